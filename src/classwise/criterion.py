@@ -1,0 +1,442 @@
+"""The drop-in criterion: a recipe played over the epochs, with slopes streamed while training."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from classwise._checks import (
+    ClassCounts,
+    class_counts_tensor,
+    number,
+    tensor_of_logits,
+    tensor_of_target,
+    whole_number,
+)
+from classwise._distributed import Group, rank, sum_in_place, world_size
+from classwise.errors import CheckpointError, ClasswiseWarning, RecipeError, StateError
+from classwise.estimation import SlopeConfig, SlopeSetting, estimate, slope_config
+from classwise.losses import LOSSES, LossSpec
+from classwise.losses._module import TermsModule
+from classwise.losses._reduce import check_reduction, mass, reduce
+from classwise.losses._scores import Scores, Target
+from classwise.losses.vs import mean_divisor
+from classwise.phases import Part, Phase, epoch_of
+from classwise.recipes import Recipe
+from classwise.stats.bins import BinState, BinTable, bin_table, empty_bins, update_bins
+from classwise.stats.shots import shots
+
+__all__ = ["Criterion"]
+
+_STATE_VERSION = 1
+_NOT_STARTED = -1
+
+
+class Criterion(TermsModule):
+    """A loss that changes with the epoch and measures what it needs while it is used.
+
+    Two lines in a training loop: the criterion is made once, and told when an epoch starts. Every
+    training forward adds the batch to per-class statistics; :meth:`start_epoch` turns those of the
+    epoch before into slopes (paper Sec. 5), picks the phase of the recipe and makes its terms.
+
+    Args:
+        method: a name such as ``"cvs+adrw"`` (see :func:`classwise.list_methods`) or a
+            :class:`classwise.Recipe`.
+        class_counts: training counts, (C,).
+        epochs: of the whole training.
+        defer_at: T0, the first epoch of the deferred phase; an int is epochs, a float in [0, 1) a
+            fraction of training.
+        warmup: epochs before slopes are used, likewise.
+        slopes: ``"stable"``, ``"paper"``, ``"released"`` or a :class:`classwise.SlopeConfig`. None
+            uses slopes of 1 and streams nothing.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        normalize: what a mean divides by: the summed ``"weights"`` of the targets or the
+            ``"batch"`` size; None is what the method's publication does.
+        ignore_index: target value that does not count.
+        label_smoothing: in [0, 1].
+        process_group: of ``torch.distributed``; None is the default one.
+        allow_empty: treat a class without samples as a class of one.
+        hyper: hyper-parameters of the method other than their defaults.
+
+    The ``state_dict`` holds everything streamed: statistics, slopes, epoch. Saved at any moment and
+    loaded into a criterion of the same settings, training goes on exactly. Statistics are left
+    alone in ``eval()`` and under ``torch.no_grad()``.
+
+    With ``torch.distributed`` the statistics of all ranks are summed in :meth:`start_epoch`, which
+    is then a collective; call :meth:`sync` on all ranks before rank 0 saves. With
+    ``normalize="weights"`` every training forward sums the normaliser over the ranks, so that the
+    averaged gradient is that of one process on the whole batch.
+
+    >>> import torch, classwise as cw
+    >>> criterion = cw.Criterion("cvs+adrw", [900, 90, 10], epochs=10)
+    >>> model = torch.nn.Linear(4, 3)
+    >>> for epoch in range(10):
+    ...     criterion.start_epoch(epoch)
+    ...     loss = criterion(model(torch.randn(8, 4)), torch.randint(3, (8,)))
+    >>> print(criterion.phase)
+    from defer: cla(tau=0.9), weights power(nu=0.2)
+    """
+
+    class_counts: Tensor
+    kappa_star: Tensor
+    kappa_plus: Tensor
+
+    def __init__(
+        self,
+        method: str | Recipe,
+        class_counts: ClassCounts,
+        *,
+        epochs: int,
+        defer_at: int | float = 0.8,
+        warmup: int | float = 0.05,
+        slopes: SlopeSetting = "stable",
+        reduction: str = "mean",
+        normalize: str | None = None,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        process_group: Group = None,
+        allow_empty: bool = False,
+        **hyper: float,
+    ) -> None:
+        if isinstance(method, Recipe) and hyper:
+            raise RecipeError(
+                f"a Recipe carries its hyper-parameters: set {', '.join(hyper)} in its parts."
+            )
+        counts = class_counts_tensor(class_counts, allow_empty=allow_empty)
+        recipe = method if isinstance(method, Recipe) else Recipe.parse(method, **hyper)
+        epochs = whole_number("epochs", epochs, low=1)
+        check_reduction(reduction, normalize or "weights")
+        defer_epoch = epoch_of("defer_at", defer_at, epochs)
+        super().__init__(recipe.phases[0].build(counts, allow_empty=allow_empty))
+        self.recipe = recipe
+        self.epochs = epochs
+        self.warmup_epochs = epoch_of("warmup", warmup, epochs)
+        self.phase_starts = recipe.starts(epochs, defer_epoch)
+        self.slope_config: SlopeConfig | None = slope_config(slopes)
+        self.reduction = reduction
+        self.normalize = normalize
+        self.ignore_index = ignore_index
+        self.label_smoothing = number("label_smoothing", label_smoothing, low=0, high=1)
+        self.process_group = process_group
+        self.allow_empty = allow_empty
+        self.shots = shots(counts, allow_empty=allow_empty)
+        self._epoch = _NOT_STARTED
+        self._loaded = False
+        self._synced = False
+        self._check_batch_losses()
+        self._register_state(counts)
+
+    def _check_batch_losses(self) -> None:
+        for phase in self.recipe.phases:
+            spec, _ = _loss_of(phase)
+            if spec.batch_part is not None and self.reduction != "mean":
+                raise RecipeError(
+                    f"loss {spec.name!r} couples the samples of a batch and has no "
+                    f"reduction={self.reduction!r}, only 'mean'."
+                )
+
+    def _register_state(self, counts: Tensor) -> None:
+        self.register_buffer("class_counts", counts)
+        ones = torch.ones(counts.numel(), dtype=torch.float64)
+        self.register_buffer("kappa_star", ones)
+        self.register_buffer("kappa_plus", ones.clone())
+        self._bin_names: list[str] = []
+        if self.slope_config is not None:
+            for name, tensor in empty_bins(counts.numel(), self.slope_config.num_bins).tensors():
+                self.register_buffer(f"bin_{name}", tensor)
+                self._bin_names.append(name)
+
+    # What holds now
+
+    @property
+    def epoch(self) -> int:
+        """The running epoch; -1 before the first."""
+        return self._epoch
+
+    @property
+    def phase(self) -> Phase:
+        """The running phase of the recipe."""
+        return self._phase_at(max(self._epoch, 0))
+
+    def _phase_at(self, epoch: int) -> Phase:
+        begun = [
+            p for p, s in zip(self.recipe.phases, self.phase_starts, strict=True) if s <= epoch
+        ]
+        return begun[-1]
+
+    def statistics(self) -> BinState:
+        """Return the sums of the running epoch, of this process; shared, not copied."""
+        if self.slope_config is None:
+            raise StateError("slopes=None streams no statistics; give a preset or a SlopeConfig.")
+        return BinState(**{name: getattr(self, f"bin_{name}") for name in self._bin_names})
+
+    def table(self) -> BinTable:
+        """Return the reliability bins of the running epoch, of this process."""
+        return bin_table(self.statistics())
+
+    # Epochs
+
+    def start_epoch(self, epoch: int, *, jump: bool = False) -> None:
+        """Begin an epoch: slopes from the statistics of the last, then the phase and its terms.
+
+        Epochs follow each other. Starting the running epoch again changes nothing. Going back or
+        skipping needs ``jump=True``, or a ``load_state_dict`` just before. Under
+        ``torch.distributed`` all ranks must call it.
+
+        Args:
+            epoch: from 0 to ``epochs - 1``.
+            jump: allow an epoch that does not follow the running one.
+        """
+        epoch = whole_number("epoch", epoch, low=0, high=self.epochs - 1)
+        if epoch != self._epoch:
+            self._check_order(epoch, jump)
+            if self.slope_config is not None and self._epoch != _NOT_STARTED:
+                self._finish_epoch(estimates=epoch > self._epoch)
+            self._epoch = epoch
+        self._loaded = False
+        self._make_terms()
+
+    def _check_order(self, epoch: int, jump: bool) -> None:
+        if epoch == self._epoch + 1 or jump or self._loaded:
+            return
+        now = "no epoch has started" if self._epoch < 0 else f"epoch {self._epoch} is running"
+        raise StateError(
+            f"start_epoch({epoch}): {now}, so {self._epoch + 1} is next. To resume, load the "
+            f"criterion's state_dict first; to jump on purpose, start_epoch({epoch}, jump=True)."
+        )
+
+    @torch.no_grad()
+    def _finish_epoch(self, *, estimates: bool) -> None:
+        state = self.statistics()
+        self._sum_over_ranks(state)
+        if int(state.skipped):
+            warnings.warn(
+                ClasswiseWarning(
+                    f"epoch {self._epoch}: {int(state.skipped)} sample(s) had logits that are not "
+                    "finite and were left out of the statistics."
+                ),
+                stacklevel=3,
+            )
+        if estimates and bool(state.count.any()):
+            self._update_slopes(bin_table(state))
+        for _, tensor in state.tensors():
+            tensor.zero_()
+        self._synced = False
+
+    def _update_slopes(self, table: BinTable) -> None:
+        assert self.slope_config is not None
+        config, leans_on = self.slope_config, self.phase.slope
+        for kind, kappa in (("star", self.kappa_star), ("plus", self.kappa_plus)):
+            if config.across_phases or leans_on == kind:
+                new = estimate(table, config, self.shots, star=kind == "star")
+                kappa.mul_(config.momentum).add_(new, alpha=1 - config.momentum)
+
+    def _make_terms(self) -> None:
+        phase, kappa = self.phase, None
+        if phase.slope and self._epoch >= self.warmup_epochs:
+            kappa = self.kappa_star if phase.slope == "star" else self.kappa_plus
+        built = phase.build(self.class_counts, kappa, allow_empty=self.allow_empty)
+        self.terms = built.to(device=self.kappa_star.device, dtype=self.kappa_star.dtype)
+
+    # The loss
+
+    def forward(
+        self,
+        logits: Tensor,
+        target: Tensor,
+        *,
+        features: Tensor | None = None,
+        normalizer: Tensor | float | None = None,
+        track: bool = True,
+    ) -> Tensor:
+        """Return the loss of a batch, and add the batch to the statistics while training.
+
+        Args:
+            logits: raw output of the model, (N, C) or (N, C, d1, ...).
+            target: int64 class indices, or class probabilities of the logits' shape.
+            features: what the last layer sees, (N, D), for the influence-balanced loss.
+            normalizer: divide by this instead of the batch's own mass. For gradient accumulation:
+                :meth:`mass` of the targets of all micro-batches together.
+            track: False leaves the statistics alone, as for the second pass of SAM.
+        """
+        logits = tensor_of_logits(logits, self.terms.num_classes)
+        target = tensor_of_target(target, logits, self.ignore_index)
+        training = self.training and torch.is_grad_enabled()
+        if training and self._epoch == _NOT_STARTED:
+            raise StateError("call start_epoch(0) before the first training step.")
+        spec, hyper = _loss_of(self.phase)
+        scores = Scores(logits, self.terms)
+        goal = Target(target, self.ignore_index, scores.logits.dtype)
+        smooth = goal.smoothed(self.label_smoothing, scores.logits)
+        losses = spec.per_sample(scores, smooth, self.terms, features, **hyper)
+        if training and track and self.slope_config is not None:
+            self._track(scores, target)
+        if self.reduction != "mean":
+            return reduce(losses, self.reduction, None)
+        normalize = self.normalize or spec.normalize
+        divisor = mean_divisor(goal, self.terms.alpha, normalize, scores.logits, normalizer)
+        if training and normalize == "weights":
+            divisor = self._averaged_over_ranks(divisor)
+        loss = reduce(losses, "mean", divisor)
+        if spec.batch_part is not None:
+            loss = loss + spec.batch_part(scores, goal, self.terms, **hyper)
+        return loss
+
+    def mass(self, target: Tensor) -> Tensor:
+        """Return what a mean over these targets divides by: to be passed as ``normalizer``.
+
+        >>> import torch, classwise as cw
+        >>> criterion = cw.Criterion("balanced", [75, 25], epochs=1)
+        >>> float(criterion.mass(torch.tensor([0, 1, 1, -100])))  # 4/3 + 4 + 4
+        9.333...
+        """
+        goal = Target(target, self.ignore_index, self.terms.alpha.dtype)
+        spec, _ = _loss_of(self.phase)
+        like = goal.probabilities if goal.index is None else goal.index.unsqueeze(1)
+        assert like is not None
+        normalize = self.normalize or spec.normalize
+        return mass(goal, self.terms.alpha, normalize, like.to(self.terms.alpha.dtype))
+
+    @torch.no_grad()
+    def _track(self, scores: Scores, target: Tensor) -> None:
+        assert self.slope_config is not None
+        if self._synced:
+            self._synced = False
+        if self.slope_config.logits == "adjusted":
+            logits, log_probs = scores.adjusted.detach(), scores.log_probs.detach()
+        else:
+            # A cosine head's output is logits only once it is scaled.
+            logits, log_probs = scores.logits.detach() * self.phase.scale, None
+        update_bins(
+            self.statistics(),
+            logits,
+            target,
+            group_by=self.slope_config.group_by,
+            ignore_index=self.ignore_index,
+            log_probs=log_probs,
+        )
+
+    # Several processes
+
+    def _averaged_over_ranks(self, divisor: Tensor) -> Tensor:
+        world = world_size(self.process_group)
+        if world == 1:
+            return divisor
+        total = divisor.detach().clone()
+        sum_in_place([total], self.process_group)
+        # Gradients are averaged over the ranks later; this makes them a sum over the whole batch.
+        return total / world
+
+    def _sum_over_ranks(self, state: BinState) -> None:
+        sum_in_place([tensor for _, tensor in state.tensors()], self.process_group)
+
+    @torch.no_grad()
+    def sync(self) -> None:
+        """Gather the statistics of all ranks in rank 0, so that its ``state_dict`` is complete.
+
+        A collective, for use before rank 0 saves. Nothing is counted twice: the other ranks go on
+        from zero, as they do when they load such a state.
+        """
+        if self.slope_config is None:
+            return
+        state = self.statistics()
+        self._sum_over_ranks(state)
+        self._synced = True
+        self._keep_on_rank_zero(state)
+
+    def _keep_on_rank_zero(self, state: BinState) -> None:
+        if rank(self.process_group) > 0:
+            for _, tensor in state.tensors():
+                tensor.zero_()
+
+    # State
+
+    def _settings(self) -> dict[str, str]:
+        return {
+            "method": str(self.recipe),
+            "epochs": str(self.epochs),
+            "phase_starts": str(self.phase_starts),
+            "warmup": str(self.warmup_epochs),
+            "slopes": str(self.slope_config),
+        }
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Return what of the state is not a tensor; loadable with ``weights_only=True``."""
+        return {
+            "version": _STATE_VERSION,
+            "epoch": self._epoch,
+            "synced": self._synced,
+            "settings": self._settings(),
+        }
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Take up the epoch of a saved state; the buffers are loaded before."""
+        self._epoch = int(state["epoch"])
+        self._synced = bool(state["synced"])
+        self._loaded = True
+        if self._synced and self.slope_config is not None:
+            self._keep_on_rank_zero(self.statistics())
+        self._make_terms()
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        extra = state_dict.get(f"{prefix}_extra_state")
+        if extra is not None or strict:
+            self._check_foreign(extra, state_dict.get(f"{prefix}class_counts"), strict)
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+
+    def _check_foreign(self, extra: Any, counts: Tensor | None, strict: bool) -> None:
+        if not isinstance(extra, dict) or not {"version", "epoch", "settings"} <= set(extra):
+            raise CheckpointError("the state_dict holds no state of a classwise Criterion.")
+        if extra["version"] != _STATE_VERSION:
+            raise CheckpointError(
+                f"the saved criterion has state version {extra['version']!r}, "
+                f"this is {_STATE_VERSION}."
+            )
+        if not _NOT_STARTED <= int(extra["epoch"]) < self.epochs:
+            raise CheckpointError(
+                f"the saved criterion is in epoch {extra['epoch']}, here epochs={self.epochs}."
+            )
+        mine = self.class_counts.cpu()
+        if counts is None or not torch.equal(counts.cpu(), mine):
+            counts = mine.new_zeros(0) if counts is None else counts
+            raise CheckpointError(
+                "the saved criterion is of other class counts: "
+                f"{counts.numel()} classes and {int(counts.sum())} samples, "
+                f"here {mine.numel()} classes and {int(mine.sum())} samples."
+            )
+        if not strict:
+            return  # a fork: another method goes on from the statistics of this one
+        settings = self._settings()
+        different = [
+            f"{name}: saved {value!r}, here {settings.get(name)!r}"
+            for name, value in extra["settings"].items()
+            if value != settings.get(name)
+        ]
+        if different:
+            raise CheckpointError(
+                "the saved criterion has other settings; load with strict=False to fork from it. "
+                + "; ".join(different)
+            )
+
+    def extra_repr(self) -> str:
+        """Describe the settings."""
+        return f"{self.recipe}, epochs={self.epochs}, epoch={self._epoch}"
+
+
+def _loss_of(phase: Phase) -> tuple[LossSpec, dict[str, float]]:
+    assert isinstance(phase.loss, Part)
+    return LOSSES[phase.loss.name], dict(phase.loss.hyper)

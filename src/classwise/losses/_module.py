@@ -1,0 +1,49 @@
+"""Modules whose numbers must keep their precision, and modules that hold class terms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from classwise.errors import ArgumentError
+from classwise.terms import Terms
+
+__all__ = ["KeepsPrecision", "TermsModule"]
+
+
+class KeepsPrecision(nn.Module):
+    """A module that moves between devices but is not cast.
+
+    ``model.half()`` must not round a log-prior or a count that happens to live inside ``model``.
+    """
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        return super()._apply(lambda tensor: _moved(tensor, fn), recurse)
+
+
+def _moved(tensor: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:
+    if tensor.dtype == torch.float64 and fn(torch.zeros(())).device.type == "mps":
+        tensor = tensor.float()  # the widest that MPS has
+    result = fn(tensor)
+    return result if result.dtype == tensor.dtype else tensor.to(device=result.device)
+
+
+class TermsModule(KeepsPrecision):
+    """A module with constant class terms that follow it from device to device."""
+
+    def __init__(self, terms: Terms) -> None:
+        super().__init__()
+        if not isinstance(terms, Terms):
+            raise ArgumentError(
+                f"terms must be a classwise Terms, got {type(terms).__name__}; "
+                "see classwise.terms for the named ones."
+            )
+        self.terms = terms
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)
+        self.terms = self.terms.map(lambda vector: _moved(vector, fn))
+        return self

@@ -1,0 +1,100 @@
+"""What every loss starts from: logits in a safe dtype, adjusted; targets asked in one way."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from classwise.terms import Terms
+
+__all__ = ["Scores", "Target", "across_classes", "upcast"]
+
+
+def upcast(values: Tensor) -> Tensor:
+    """Return half-precision values as float32; wider ones unchanged."""
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
+
+
+def across_classes(vector: Tensor, like: Tensor) -> Tensor:
+    """Return a class vector (C,) shaped to broadcast against (N, C, d1, ...) ``like``."""
+    vector = vector.to(dtype=like.dtype).to(device=like.device)
+    return vector.view(-1, *[1] * (like.ndim - 2)) if like.ndim > 2 else vector
+
+
+class Scores:
+    """Logits of a batch: as the model gave them, as the terms adjust them, and their log-softmax.
+
+    The log-probabilities are made when first asked for and kept, so that a loss and the statistics
+    streamed beside it share one pass over (N, C).
+    """
+
+    def __init__(self, logits: Tensor, terms: Terms | None = None) -> None:
+        self.logits = upcast(logits)
+        adjusted = self.logits
+        if terms is not None and terms.scales:
+            adjusted = adjusted * across_classes(terms.beta, adjusted)
+        if terms is not None and terms.shifts:
+            adjusted = adjusted + across_classes(terms.delta, adjusted)
+        self.adjusted = adjusted
+        self._log_probs: Tensor | None = None
+
+    @property
+    def log_probs(self) -> Tensor:
+        """The log-softmax of the adjusted logits, without margins."""
+        if self._log_probs is None:
+            self._log_probs = F.log_softmax(self.adjusted, dim=1)
+        return self._log_probs
+
+
+class Target:
+    """Class indices or class probabilities q, asked in one way.
+
+    ``index`` holds legal indices (0 where ignored) for an index target and is None for
+    probabilities; ``probabilities`` the other way round. ``valid`` is None where all samples count.
+    """
+
+    def __init__(self, target: Tensor, ignore_index: int, dtype: torch.dtype) -> None:
+        self.index: Tensor | None = None
+        self.probabilities: Tensor | None = None
+        self.valid: Tensor | None = None
+        if target.is_floating_point():
+            self.probabilities = target.to(dtype)
+        else:
+            self.valid = target != ignore_index
+            self.index = torch.where(self.valid, target, 0)
+
+    def smoothed(self, amount: float, like: Tensor) -> Target:
+        """Return (1 - s) * q + s / C as a target of probabilities; an ignored one stays ignored."""
+        if not amount:
+            return self
+        q = self.probabilities
+        if self.index is not None:
+            q = torch.zeros_like(like).scatter(1, self.index.unsqueeze(1), 1.0)
+        assert q is not None
+        smooth = object.__new__(Target)
+        smooth.index, smooth.valid = None, self.valid
+        smooth.probabilities = (1 - amount) * q + amount / like.shape[1]
+        return smooth
+
+    def pick(self, per_class: Tensor) -> Tensor:
+        """Return sum_c q_c * per_class_c over the class dimension of (N, C, ...); ignored: 0."""
+        if self.index is not None:
+            return self.mask(per_class.gather(1, self.index.unsqueeze(1)).squeeze(1))
+        assert self.probabilities is not None
+        return self.mask((self.probabilities * per_class).sum(1))
+
+    def pick_from(self, vector: Tensor) -> Tensor:
+        """Return sum_c q_c * vector_c for a class vector (C,); ignored: 0."""
+        if self.index is not None:
+            return self.mask(vector[self.index])
+        assert self.probabilities is not None
+        return self.pick(across_classes(vector, self.probabilities))
+
+    def mask(self, per_sample: Tensor) -> Tensor:
+        """Return per-sample values with 0 where the target is ignored."""
+        return per_sample if self.valid is None else torch.where(self.valid, per_sample, 0)
+
+    def counted(self, like: Tensor) -> Tensor:
+        """Return 1 for each sample that counts and 0 for each that is ignored, (N, d1, ...)."""
+        return torch.ones_like(like[:, 0]) if self.valid is None else self.valid.to(like.dtype)

@@ -1,0 +1,271 @@
+"""Reliability bins per class: mergeable sums in O(C * bins) memory.
+
+Sample i falls into bin b of class c by a confidence in ((b - 1) / M, b / M] (paper Sec. 3.2). Which
+class and which confidence is the grouping:
+
+- ``"target"``: c is the true class, the confidence the largest softmax score (the paper's S_y);
+  accuracy per class is then recall at a confidence.
+- ``"prediction"``: c is the predicted class; accuracy is precision, as in the published code.
+- ``"score"``: every class c sees every sample, at the confidence p_c and with the accuracy
+  1[y = c], which is what Assumption 2 (asm:local_linear) says of p_c.
+
+The state is sums only, so batches, epochs and processes merge by addition, in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from classwise._checks import known_name, tensor_of_logits, tensor_of_target, whole_number
+from classwise.errors import ArgumentError
+from classwise.losses._scores import upcast
+from classwise.stats._where import sum_dtype
+
+__all__ = ["GROUPINGS", "BinState", "BinTable", "bin_table", "empty_bins", "update_bins"]
+
+GROUPINGS = ("target", "prediction", "score")
+
+
+@dataclass(frozen=True, eq=False)
+class BinState:
+    """Sums over the samples of each (class, bin), and two counters.
+
+    Args:
+        count: samples, int64 (C, B).
+        correct: right ones (for soft targets: summed probability of the predicted class), (C, B).
+        confidence: summed confidence, (C, B).
+        logit: summed logit of the class that the confidence belongs to, (C, B).
+        seen: samples of each true class, int64 (C,).
+        skipped: samples left out because their logits were not finite, int64 ().
+    """
+
+    count: Tensor
+    correct: Tensor
+    confidence: Tensor
+    logit: Tensor
+    seen: Tensor
+    skipped: Tensor
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield name and tensor of each field."""
+        for field in fields(self):
+            yield field.name, getattr(self, field.name)
+
+    def __add__(self, other: BinState) -> BinState:
+        if self.count.shape != other.count.shape:
+            raise ArgumentError(
+                f"bins of shape {tuple(self.count.shape)} and {tuple(other.count.shape)} "
+                "cannot be merged."
+            )
+        return BinState(**{name: value + getattr(other, name) for name, value in self.tensors()})
+
+
+@dataclass(eq=False)  # not frozen: torchmetrics refuses to return a frozen one
+class BinTable:
+    """What the bins say: means per (class, bin), 0 where the bin is empty.
+
+    Args:
+        count: samples, int64 (C, B).
+        accuracy: share of right ones, (C, B).
+        confidence: mean confidence, (C, B).
+        logit: mean logit, (C, B).
+        seen: samples of each true class, int64 (C,).
+    """
+
+    count: Tensor
+    accuracy: Tensor
+    confidence: Tensor
+    logit: Tensor
+    seen: Tensor
+
+    @property
+    def num_classes(self) -> int:
+        """The number of classes C."""
+        return self.count.shape[0]
+
+    @property
+    def num_bins(self) -> int:
+        """The number of bins B."""
+        return self.count.shape[1]
+
+    def merged(self, rows: Tensor, height: int | None = None) -> BinTable:
+        """Return a table in which classes are taken together.
+
+        Args:
+            rows: the row of the result that each class goes to, int64 (C,).
+            height: rows of the result; None is as many as ``rows`` names.
+        """
+        height = int(rows.max()) + 1 if height is None else height
+        count = self.count.new_zeros(height, self.num_bins).index_add_(0, rows, self.count)
+        means = {
+            name: self._merged_mean(getattr(self, name), rows, count)
+            for name in ("accuracy", "confidence", "logit")
+        }
+        seen = self.seen.new_zeros(height).index_add_(0, rows, self.seen)
+        return BinTable(count=count, seen=seen, **means)
+
+    def _merged_mean(self, mean: Tensor, rows: Tensor, count: Tensor) -> Tensor:
+        total = mean.new_zeros(count.shape).index_add_(0, rows, mean * self.count)
+        return total / count.clamp(min=1)
+
+
+def empty_bins(
+    num_classes: int, num_bins: int = 20, device: torch.device | str | None = None
+) -> BinState:
+    """Return the state before any sample."""
+    num_classes = whole_number("num_classes", num_classes, low=2)
+    num_bins = whole_number("num_bins", num_bins, low=2)
+    shape, wide = (num_classes, num_bins), sum_dtype(device)
+    return BinState(
+        count=torch.zeros(shape, dtype=torch.int64, device=device),
+        correct=torch.zeros(shape, dtype=wide, device=device),
+        confidence=torch.zeros(shape, dtype=wide, device=device),
+        logit=torch.zeros(shape, dtype=wide, device=device),
+        seen=torch.zeros(num_classes, dtype=torch.int64, device=device),
+        skipped=torch.zeros((), dtype=torch.int64, device=device),
+    )
+
+
+@torch.no_grad()
+def update_bins(
+    state: BinState,
+    logits: Tensor,
+    target: Tensor,
+    *,
+    group_by: str = "target",
+    ignore_index: int = -100,
+    log_probs: Tensor | None = None,
+) -> None:
+    """Add a batch to the state, in place and without making the host wait for the device.
+
+    Args:
+        state: changed.
+        logits: (N, C) or (N, C, d1, ...), any floating dtype.
+        target: int64 indices, or class probabilities (then accuracy is the probability of the
+            class in question, and the true class the likeliest one).
+        group_by: ``"target"``, ``"prediction"`` or ``"score"``.
+        ignore_index: target value that does not count.
+        log_probs: log-softmax of the logits where the caller has it already.
+    """
+    known_name("group_by", group_by, GROUPINGS)
+    logits = upcast(tensor_of_logits(logits, state.count.shape[0]))
+    target = tensor_of_target(target, logits, ignore_index)
+    if log_probs is None:
+        log_probs = F.log_softmax(logits, dim=1)
+    soft = target.to(logits.dtype) if target.is_floating_point() else None
+    label = target.argmax(1) if soft is not None else target
+    best, predicted = log_probs.max(1)
+    finite = torch.isfinite(best)  # a NaN or +inf anywhere in a row makes its log-softmax NaN
+    wanted = torch.ones_like(finite) if soft is not None else label != ignore_index
+    valid = wanted & finite
+    label = torch.where(valid, label, 0)
+    state.skipped.add_((wanted & ~finite).sum())
+    state.seen.index_add_(0, label.flatten(), valid.flatten().long())
+    if group_by == "score":
+        _add_scores(state, logits, log_probs, label, soft, valid)
+    else:
+        right = (predicted == label) if soft is None else _at(soft, predicted)
+        confidence = best.exp()
+        group = label if group_by == "target" else predicted
+        bins = _bin_of(confidence, state.count.shape[1])
+        _scatter(state, group, bins, valid, right, confidence, _at(logits, predicted))
+
+
+def _add_scores(
+    state: BinState,
+    logits: Tensor,
+    log_probs: Tensor,
+    label: Tensor,
+    soft: Tensor | None,
+    valid: Tensor,
+) -> None:
+    """Class-wise bins without N * C scatters.
+
+    At most B - 1 scores of a sample exceed 1 / B; those are scattered. All others lie in the first
+    bin, whose sums are the column sums less what was scattered.
+    """
+    classes, bins = state.count.shape
+    wide = state.correct.dtype
+    # One more than B - 1: rounding can push B equal scores over the edge together.
+    top, index = log_probs.topk(min(bins, classes), dim=1)
+    score = top.exp()
+    which = _bin_of(score, bins)
+    keep = valid.unsqueeze(1) & (which > 0)
+    if soft is None:
+        right = (index == label.unsqueeze(1)).to(score.dtype)
+        right_of_class = torch.zeros(classes, dtype=wide, device=logits.device)
+        right_of_class.index_add_(0, label.flatten(), valid.flatten().to(wide))
+    else:
+        right = soft.gather(1, index)
+        right_of_class = _column_sum(soft, valid, wide)
+    value = logits.gather(1, index)
+    before = {name: tensor[:, 1:].sum(1) for name, tensor in _sums(state)}
+    _scatter(state, index, which, keep, right, score, value)
+    column = {
+        "count": valid.sum(),
+        "correct": right_of_class,
+        "confidence": _column_sum(log_probs.exp(), valid, wide),
+        # A masked class may have the logit -inf; its mean is taken over the rest.
+        "logit": _column_sum(logits.masked_fill(logits == -torch.inf, 0), valid, wide),
+    }
+    for name, tensor in _sums(state):
+        tensor[:, 0] += column[name] - (tensor[:, 1:].sum(1) - before[name])
+
+
+def _sums(state: BinState) -> Iterator[tuple[str, Tensor]]:
+    for name in ("count", "correct", "confidence", "logit"):
+        yield name, getattr(state, name)
+
+
+def _column_sum(values: Tensor, valid: Tensor, wide: torch.dtype) -> Tensor:
+    rest = [d for d in range(values.ndim) if d != 1]
+    return torch.where(valid.unsqueeze(1), values, 0).sum(rest, dtype=wide)
+
+
+def _at(values: Tensor, index: Tensor) -> Tensor:
+    return values.gather(1, index.unsqueeze(1)).squeeze(1)
+
+
+def _bin_of(confidence: Tensor, bins: int) -> Tensor:
+    # Edges compared, not multiplied: 0.55 * 20 rounds up to the next bin. Right-closed, so that
+    # 1 is in the last bin; a softmax can exceed 1 by a rounding.
+    edges = torch.arange(1, bins, device=confidence.device, dtype=confidence.dtype) / bins
+    return torch.bucketize(confidence.contiguous(), edges)
+
+
+def _scatter(
+    state: BinState,
+    group: Tensor,
+    bins: Tensor,
+    keep: Tensor,
+    right: Tensor,
+    confidence: Tensor,
+    logit: Tensor,
+) -> None:
+    flat = (group * state.count.shape[1] + bins).flatten()
+    flat = torch.where(keep.flatten(), flat, 0)
+    state.count.view(-1).index_add_(0, flat, keep.flatten().long())
+    for tensor, values in (
+        (state.correct, right),
+        (state.confidence, confidence),
+        (state.logit, logit),
+    ):
+        kept = torch.where(keep, values, 0).flatten().to(tensor.dtype)
+        tensor.view(-1).index_add_(0, flat, kept)
+
+
+def bin_table(state: BinState) -> BinTable:
+    """Return means instead of sums."""
+    filled = state.count.clamp(min=1)
+    return BinTable(
+        count=state.count.clone(),
+        accuracy=state.correct / filled,
+        confidence=state.confidence / filled,
+        logit=state.logit / filled,
+        seen=state.seen.clone(),
+    )

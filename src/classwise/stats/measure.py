@@ -1,0 +1,126 @@
+"""A clean pass over data: the model in eval mode, no gradients, nothing left changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from classwise._checks import ClassCounts, class_counts_tensor
+from classwise.errors import ArgumentError, StateError
+from classwise.losses._scores import Scores
+from classwise.stats.accuracy import accuracy_table, empty_accuracy, update_accuracy
+from classwise.stats.bins import BinTable, bin_table, empty_bins, update_bins
+from classwise.stats.floors import FloorState, empty_floors, update_floors
+from classwise.stats.shots import shots
+from classwise.terms import Terms
+
+__all__ = ["Measurement", "measure"]
+
+
+@dataclass(frozen=True, eq=False)
+class Measurement:
+    """What a clean pass found.
+
+    Args:
+        table: reliability bins, for slopes, calibration errors and curves.
+        accuracy: as :meth:`classwise.ClassAccuracy.compute`.
+        floors: as :meth:`classwise.ClassFloors.compute`.
+        shots: the groups that ``accuracy`` used.
+        samples: how many samples counted.
+        skipped: how many of them have no place in ``table``, their logits not being finite.
+    """
+
+    table: BinTable
+    accuracy: dict[str, Tensor]
+    floors: FloorState
+    shots: dict[str, Tensor]
+    samples: int
+    skipped: int
+
+
+def measure(
+    model: nn.Module,
+    loader: Iterable[Any],
+    class_counts: ClassCounts,
+    *,
+    terms: Terms | None = None,
+    adjusted: bool = False,
+    num_bins: int = 20,
+    group_by: str = "target",
+    ignore_index: int = -100,
+    device: torch.device | str | None = None,
+    allow_empty: bool = False,
+) -> Measurement:
+    """Measure a model on a pass over ``loader``.
+
+    The model is put into eval mode for the pass, and every module back into the mode it was in.
+
+    Args:
+        model: called with the first element of each batch, returns logits (N, C, ...).
+        loader: yields (inputs, target) or longer; only the first two are used.
+        class_counts: *training* counts, (C,), for many / medium / few.
+        terms: class terms under which the floors' probabilities are measured.
+        adjusted: measure the bins on the logits adjusted by ``terms`` instead of on raw ones.
+        num_bins: reliability bins.
+        group_by: see :class:`classwise.ClassBins`.
+        ignore_index: target value that does not count.
+        device: where inputs go; None is where the model's first parameter is.
+        allow_empty: accept classes without training samples.
+
+    >>> import torch, classwise as cw
+    >>> data = torch.utils.data.TensorDataset(torch.randn(8, 4), torch.arange(8) % 2)
+    >>> loader = torch.utils.data.DataLoader(data, batch_size=4)
+    >>> cw.measure(torch.nn.Linear(4, 2), loader, [300, 30]).samples
+    8
+    """
+    counts = class_counts_tensor(class_counts, allow_empty=allow_empty)
+    if adjusted and terms is None:
+        raise ArgumentError("adjusted=True needs the terms to adjust the logits by.")
+    if device is None:
+        first = next(model.parameters(), None)
+        device = torch.device("cpu") if first is None else first.device
+    classes = counts.numel()
+    bins = empty_bins(classes, num_bins, device)
+    floors = empty_floors(classes, terms=terms, device=device)
+    correct = empty_accuracy(classes, device)
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            for batch in loader:
+                inputs, target = _pair(batch, device)
+                logits = model(inputs)
+                update_accuracy(correct, logits, target, ignore_index=ignore_index)
+                update_floors(floors, logits, target, ignore_index=ignore_index)
+                seen = Scores(logits, terms).adjusted if adjusted else logits
+                update_bins(bins, seen, target, group_by=group_by, ignore_index=ignore_index)
+    finally:
+        for module, mode in modes:
+            module.training = mode
+    samples = int(correct.count.sum())
+    if not samples:
+        raise StateError("the loader yielded no sample that counts.")
+    groups = shots(counts, allow_empty=allow_empty)
+    return Measurement(
+        table=bin_table(bins),
+        accuracy=accuracy_table(correct, groups),
+        floors=floors,
+        shots=groups,
+        samples=samples,
+        skipped=int(bins.skipped),
+    )
+
+
+def _pair(batch: Any, device: torch.device | str) -> tuple[Any, Tensor]:
+    if not isinstance(batch, (list, tuple)) or len(batch) < 2:
+        raise ArgumentError(
+            f"the loader must yield (inputs, target), got {type(batch).__name__}; "
+            "wrap it in a generator that does."
+        )
+    inputs, target = batch[0], batch[1]
+    inputs = inputs.to(device) if isinstance(inputs, Tensor) else inputs
+    return inputs, torch.as_tensor(target).to(device)
