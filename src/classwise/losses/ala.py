@@ -72,7 +72,7 @@ def ala_loss(
 
     >>> import torch
     >>> ala_loss(torch.tensor([[0.5, 0.4]]), torch.tensor([0]), [50, 5]).round(decimals=4)
-    tensor(0.6093)
+    tensor(0.7591)
     """
     terms = _weighted(ala_terms(class_counts, scale=scale, allow_empty=allow_empty), weight)
     return _ala(logits, target, terms, reduction, normalize, ignore_index, normalizer)
