@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -124,8 +125,13 @@ class Criterion(TermsModule):
         self.allow_empty = allow_empty
         self.shots = shots(counts, allow_empty=allow_empty)
         self._epoch = _NOT_STARTED
+        # What forward reads instead of the epoch: a compiled forward is then compiled once for a
+        # phase and not once for an epoch.
+        self._phase = recipe.phases[0]
+        self._started = False
         self._loaded = False
         self._synced = False
+        self._forks = False
         self._check_batch_losses()
         self._register_state(counts)
 
@@ -158,14 +164,8 @@ class Criterion(TermsModule):
 
     @property
     def phase(self) -> Phase:
-        """The running phase of the recipe."""
-        return self._phase_at(max(self._epoch, 0))
-
-    def _phase_at(self, epoch: int) -> Phase:
-        begun = [
-            p for p, s in zip(self.recipe.phases, self.phase_starts, strict=True) if s <= epoch
-        ]
-        return begun[-1]
+        """The running phase of the recipe; before the first epoch, its first."""
+        return self._phase
 
     def statistics(self) -> BinState:
         """Return the sums of the running epoch, of this process; shared, not copied."""
@@ -235,7 +235,10 @@ class Criterion(TermsModule):
                 kappa.mul_(config.momentum).add_(new, alpha=1 - config.momentum)
 
     def _make_terms(self) -> None:
-        phase, kappa = self.phase, None
+        self._started = self._epoch != _NOT_STARTED
+        begun = sum(start <= max(self._epoch, 0) for start in self.phase_starts)
+        self._phase, kappa = self.recipe.phases[begun - 1], None
+        phase = self._phase
         if phase.slope and self._epoch >= self.warmup_epochs:
             kappa = self.kappa_star if phase.slope == "star" else self.kappa_plus
         built = phase.build(self.class_counts, kappa, allow_empty=self.allow_empty)
@@ -265,7 +268,7 @@ class Criterion(TermsModule):
         logits = tensor_of_logits(logits, self.terms.num_classes)
         target = tensor_of_target(target, logits, self.ignore_index)
         training = self.training and torch.is_grad_enabled()
-        if training and self._epoch == _NOT_STARTED:
+        if training and not self._started:
             raise StateError("call start_epoch(0) before the first training step.")
         spec, hyper = _loss_of(self.phase)
         scores = Scores(logits, self.terms)
@@ -381,6 +384,23 @@ class Criterion(TermsModule):
             self._keep_on_rank_zero(self.statistics())
         self._make_terms()
 
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Take up a saved state.
+
+        Args:
+            state_dict: of a criterion of the same class counts.
+            strict: require the same method and settings too. False forks: this method goes on from
+                the statistics of another. A criterion inside a model that loads is always strict.
+            assign: as for any module.
+        """
+        self._forks = not strict
+        try:
+            return super().load_state_dict(state_dict, strict=strict, assign=assign)
+        finally:
+            self._forks = False
+
     def _load_from_state_dict(
         self,
         state_dict: dict[str, Any],
@@ -392,13 +412,12 @@ class Criterion(TermsModule):
         error_msgs: list[str],
     ) -> None:
         extra = state_dict.get(f"{prefix}_extra_state")
-        if extra is not None or strict:
-            self._check_foreign(extra, state_dict.get(f"{prefix}class_counts"), strict)
+        self._check_foreign(extra, state_dict.get(f"{prefix}class_counts"))
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
 
-    def _check_foreign(self, extra: Any, counts: Tensor | None, strict: bool) -> None:
+    def _check_foreign(self, extra: Any, counts: Tensor | None) -> None:
         if not isinstance(extra, dict) or not {"version", "epoch", "settings"} <= set(extra):
             raise CheckpointError("the state_dict holds no state of a classwise Criterion.")
         if extra["version"] != _STATE_VERSION:
@@ -418,8 +437,8 @@ class Criterion(TermsModule):
                 f"{counts.numel()} classes and {int(counts.sum())} samples, "
                 f"here {mine.numel()} classes and {int(mine.sum())} samples."
             )
-        if not strict:
-            return  # a fork: another method goes on from the statistics of this one
+        if self._forks:
+            return
         settings = self._settings()
         different = [
             f"{name}: saved {value!r}, here {settings.get(name)!r}"

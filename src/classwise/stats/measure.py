@@ -51,6 +51,8 @@ def measure(
     adjusted: bool = False,
     num_bins: int = 20,
     group_by: str = "target",
+    many: int = 100,
+    few: int = 20,
     ignore_index: int = -100,
     device: torch.device | str | None = None,
     allow_empty: bool = False,
@@ -67,6 +69,8 @@ def measure(
         adjusted: measure the bins on the logits adjusted by ``terms`` instead of on raw ones.
         num_bins: reliability bins.
         group_by: see :class:`classwise.ClassBins`.
+        many: a class of more training samples has many.
+        few: a class of fewer training samples has few.
         ignore_index: target value that does not count.
         device: where inputs go; None is where the model's first parameter is.
         allow_empty: accept classes without training samples.
@@ -104,7 +108,7 @@ def measure(
     samples = int(correct.count.sum())
     if not samples:
         raise StateError("the loader yielded no sample that counts.")
-    groups = shots(counts, allow_empty=allow_empty)
+    groups = shots(counts, many=many, few=few, allow_empty=allow_empty)
     return Measurement(
         table=bin_table(bins),
         accuracy=accuracy_table(correct, groups),

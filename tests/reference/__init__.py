@@ -1,0 +1,1 @@
+"""Slow oracles, written from the equations; they never import the package."""
