@@ -38,6 +38,7 @@ def _worker(
     )
     try:
         torch.save(function(rank, *arguments), Path(folder, f"{rank}.pt"))
+        dist.barrier()  # a rank that leaves first can abort one that is still talking to it
     finally:
         dist.destroy_process_group()
 

@@ -90,13 +90,13 @@ def class_counts_tensor(class_counts: ClassCounts, *, allow_empty: bool = False)
         counts = torch.as_tensor(class_counts).detach().cpu()
     except (TypeError, ValueError, RuntimeError) as error:
         raise ArgumentError(f"class_counts must be whole numbers: {error}.") from error
+    if counts.numel() < 2:
+        raise ArgumentError(f"class_counts must name at least 2 classes, got {counts.numel()}.")
     if counts.is_floating_point() or counts.is_complex() or counts.dtype == torch.bool:
         raise ArgumentError(
             f"class_counts must be whole numbers, got {_describe(class_counts)}; "
             "pass the number of training samples of each class, not its frequency."
         )
-    if counts.numel() < 2:
-        raise ArgumentError(f"class_counts must name at least 2 classes, got {counts.numel()}.")
     counts = counts.to(torch.int64)
     if int(counts.min()) < 0:
         wrong = int(counts.argmin())
