@@ -46,7 +46,7 @@ format: $(VENV)/.installed-check  ## format and sort what `check` would complain
 	$(BIN)/ruff check --fix .
 
 bench: $(VENV)/.installed-test  ## measure the statistics: time, memory
-	$(BIN)/python benchmarks/statistics.py
+	$(BIN)/python benchmarks/streaming.py
 
 docs: $(VENV)/.installed-docs  ## build the documentation into site/
 	$(BIN)/python docs/generate.py

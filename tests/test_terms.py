@@ -241,9 +241,7 @@ def test_mla_of_cifar_100_lt() -> None:
 
 @pytest.mark.parametrize("below_one", [1e-6, 1e-9, 1e-12, 1e-15])
 @profiles
-def test_effective_number_keeps_its_digits_next_to_one(
-    below_one: float, counts: list[int]
-) -> None:
+def test_effective_number_keeps_its_digits_next_to_one(below_one: float, counts: list[int]) -> None:
     p = 1 - below_one
     expected = reference.effective_number(counts, p)
     assert_close(terms.effective_number(counts, p), expected, rtol=1e-12)
@@ -421,9 +419,7 @@ def test_replace_suggests_the_field_that_was_meant(counts: list[int]) -> None:
         ({"alpha": [True] * 5}, "alpha must be real numbers"),
     ],
 )
-def test_illegal_field_is_named(
-    fields: dict[str, Any], message: str, counts: list[int]
-) -> None:
+def test_illegal_field_is_named(fields: dict[str, Any], message: str, counts: list[int]) -> None:
     with pytest.raises(ArgumentError, match=message):
         terms.ce(counts).replace(**fields)
 
@@ -506,4 +502,9 @@ def test_copies_are_equal(copied: Callable[[Terms], Terms], counts: list[int]) -
     made = terms.vs(counts, tau=1.0, gamma=0.1)
     other = copied(made)
     assert other.isclose(made, rtol=0)
-    assert (other.scales, other.shifts, other.has_margin, other.weighs) == (True, True, False, False)
+    assert (other.scales, other.shifts, other.has_margin, other.weighs) == (
+        True,
+        True,
+        False,
+        False,
+    )
