@@ -78,7 +78,9 @@ def presets() -> str:
 def _part(value: object) -> str:
     if isinstance(value, tuple):
         return f"{value[0]:.3g} to {value[1]:.3g}"
-    return {None: "none", True: "yes", False: "no"}.get(value, f"{value}")
+    if value is None or isinstance(value, bool):
+        return {None: "none", True: "yes", False: "no"}[value]
+    return f"{value:g}" if isinstance(value, float) else f"{value}"
 
 
 def streaming() -> str:

@@ -1,6 +1,6 @@
 """What a table of reliability bins says: slopes, calibration errors, reliability curves.
 
-Pure functions of a :class:`~classwise.stats.bins.BinTable`, vectorised over classes.
+Pure functions of a ``classwise.BinTable``, vectorised over classes.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ def slopes(
     a slope that is not positive. It then takes the slope of its fallback, and 1 if that fails too.
 
     Args:
-        table: from :meth:`classwise.ClassBins.compute`.
+        table: from ``classwise.ClassBins.compute``.
         on: the regressor, ``"confidence"`` or ``"logit"``.
         method: ``"lstsq"``, or ``"huber"`` for bins that are outliers (off by more than 0.1).
         pool: classes that share one slope: those with ``"few"`` samples, each group of ``"shots"``,
             or ``"all"``; None gives every class its own.
-        shots: the groups that ``pool`` and ``fallback`` mean, see :func:`classwise.shots`; None
+        shots: the groups that ``pool`` and ``fallback`` mean, see ``classwise.shots``; None
             makes them from the samples that the table has seen of each class.
         fallback: ``"shots"`` (the class's group, then all classes), ``"all"`` or ``"one"``.
         min_count: samples below which a slope is not believed.
@@ -204,8 +204,8 @@ def calibration_error(table: BinTable, shots: Shots | None = None) -> Calibratio
     errors are class-wise ones.
 
     Args:
-        table: from :meth:`classwise.ClassBins.compute`.
-        shots: groups of classes, each class in exactly one; see :func:`classwise.shots`.
+        table: from ``classwise.ClassBins.compute``.
+        shots: groups of classes, each class in exactly one; see ``classwise.shots``.
 
     >>> import torch, classwise as cw
     >>> bins = cw.ClassBins(2)
@@ -249,8 +249,8 @@ def reliability(table: BinTable, shots: Shots | None = None) -> dict[str, Curve]
     These are the panels of the paper's Figure 1. A group without samples is absent.
 
     Args:
-        table: from :meth:`classwise.ClassBins.compute`.
-        shots: groups of classes, each class in exactly one; see :func:`classwise.shots`.
+        table: from ``classwise.ClassBins.compute``.
+        shots: groups of classes, each class in exactly one; see ``classwise.shots``.
 
     >>> import torch, classwise as cw
     >>> bins = cw.ClassBins(2, num_bins=10)

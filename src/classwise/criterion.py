@@ -40,18 +40,18 @@ class Criterion(TermsModule):
     """A loss that changes with the epoch and measures what it needs while it is used.
 
     Two lines in a training loop: the criterion is made once, and told when an epoch starts. Every
-    training forward adds the batch to per-class statistics; :meth:`start_epoch` turns those of the
+    training forward adds the batch to per-class statistics; ``start_epoch`` turns those of the
     epoch before into slopes (paper Sec. 5), picks the phase of the recipe and makes its terms.
 
     Args:
-        method: a name such as ``"cvs+adrw"`` (see :func:`classwise.list_methods`) or a
-            :class:`classwise.Recipe`.
+        method: a name such as ``"cvs+adrw"`` (see ``classwise.list_methods``) or a
+            ``classwise.Recipe``.
         class_counts: training counts, (C,).
         epochs: of the whole training.
         defer_at: T0, the first epoch of the deferred phase; an int is epochs, a float in [0, 1) a
             fraction of training.
         warmup: epochs before slopes are used, likewise.
-        slopes: ``"stable"``, ``"paper"``, ``"released"`` or a :class:`classwise.SlopeConfig`. None
+        slopes: ``"stable"``, ``"paper"``, ``"released"`` or a ``classwise.SlopeConfig``. None
             uses slopes of 1 and streams nothing.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
         normalize: what a mean divides by: the summed ``"weights"`` of the targets or the
@@ -66,8 +66,8 @@ class Criterion(TermsModule):
     loaded into a criterion of the same settings, training goes on exactly. Statistics are left
     alone in ``eval()`` and under ``torch.no_grad()``.
 
-    With ``torch.distributed`` the statistics of all ranks are summed in :meth:`start_epoch`, which
-    is then a collective; call :meth:`sync` on all ranks before rank 0 saves. With
+    With ``torch.distributed`` the statistics of all ranks are summed in ``start_epoch``, which
+    is then a collective; call ``sync`` on all ranks before rank 0 saves. With
     ``normalize="weights"`` every training forward sums the normaliser over the ranks, so that the
     averaged gradient is that of one process on the whole batch.
 
@@ -262,7 +262,7 @@ class Criterion(TermsModule):
             target: int64 class indices, or class probabilities of the logits' shape.
             features: what the last layer sees, (N, D), for the influence-balanced loss.
             normalizer: divide by this instead of the batch's own mass. For gradient accumulation:
-                :meth:`mass` of the targets of all micro-batches together.
+                ``mass`` of the targets of all micro-batches together.
             track: False leaves the statistics alone, as for the second pass of SAM.
         """
         logits = tensor_of_logits(logits, self.terms.num_classes)

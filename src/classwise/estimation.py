@@ -1,7 +1,7 @@
 """How a criterion turns the statistics of an epoch into slopes: named parts and three presets.
 
 The paper leaves the estimator open and its published code does something else, so every choice is
-a field of :class:`SlopeConfig`, and a preset is a set of choices.
+a field of ``SlopeConfig``, and a preset is a set of choices.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class SlopeConfig:
 
     Args:
         group_by: which class a sample informs: ``"target"``, ``"prediction"`` or ``"score"``, see
-            :mod:`classwise.stats.bins`.
+            ``classwise.stats.bins``.
         logits: what is binned: ``"raw"`` logits, or ``"adjusted"`` ones, which the cross-entropy
             sees and the proofs of Propositions 2 and 3 speak of.
         star_on: regressor of kappa*, ``"logit"`` as in the paper or ``"confidence"``.
         method: ``"lstsq"`` or ``"huber"``.
-        pool: classes that share a slope, see :func:`classwise.slopes`.
-        fallback: what a class with too little data takes, see :func:`classwise.slopes`.
+        pool: classes that share a slope, see ``classwise.slopes``.
+        fallback: what a class with too little data takes, see ``classwise.slopes``.
         min_count: samples below which a slope is not believed.
         num_bins: equal bins on (0, 1].
         reciprocal: kappa is 1 / slope.

@@ -90,13 +90,13 @@ class Phase:
     """What holds from one epoch on.
 
     Args:
-        terms: a name without hyper-parameters (``"ce"``), a :class:`Part`
-            (``Part("cla", tau=0.9)``), ready :class:`Terms`, or a function of class_counts.
+        terms: a name without hyper-parameters (``"ce"``), a ``Part``
+            (``Part("cla", tau=0.9)``), ready ``Terms``, or a function of class_counts.
         start: first epoch: an int is an epoch, a float in [0, 1) a fraction of training, and
             ``"defer"`` the criterion's ``defer_at``.
         weights: alpha instead of the terms' own, ``Part("power", nu=0.2)`` or
             ``Part("effective_number", p=0.9999)``.
-        loss: ``"vs"``, or another of :data:`classwise.losses.LOSSES` with its hyper-parameters.
+        loss: ``"vs"``, or another of ``classwise.losses.LOSSES`` with its hyper-parameters.
 
     >>> print(Phase(Part("cla", tau=0.9), start=0.8, weights=Part("power", nu=0.2)))
     from 0.8: cla(tau=0.9), weights power(nu=0.2)

@@ -63,7 +63,7 @@ class Recipe:
         """Return the recipe of a method's name, BASE[+tla][+drw|+adrw].
 
         Args:
-            method: such as ``"ldam+drw"``; see :func:`list_methods`.
+            method: such as ``"ldam+drw"``; see ``list_methods``.
             hyper: hyper-parameters other than their defaults.
         """
         base, suffixes = _split(method)
@@ -101,7 +101,7 @@ class Base:
         title: what it is called.
         source: who proposed it.
         phases: from hyper-parameters to phases, without any suffix.
-        hyper: names of its hyper-parameters; defaults are in :data:`classwise._hyper.DEFAULTS`.
+        hyper: names of its hyper-parameters; defaults are in ``classwise._hyper.DEFAULTS``.
         truncated: its terms without beta, for ``+tla``.
         refuses: suffixes that mean nothing for it, and why.
         needs: what it wants beside plain logits.
@@ -308,7 +308,7 @@ def _hyper_values(base: Base, suffixes: Sequence[str], given: Mapping[str, float
 
 @dataclass(frozen=True)
 class MethodRow:
-    """What :func:`list_methods` says of a method.
+    """What ``list_methods`` says of a method.
 
     Args:
         name: in the grammar.

@@ -4,7 +4,7 @@ Every loss of the family (paper Eq. 6 ``eq:vs``) is
 
     L(z, y) = alpha_y * CE(beta * z + delta - margin_y * onehot(y), y)
 
-so a loss is data: four vectors of length C in one :class:`Terms`. The functions below make the
+so a loss is data: four vectors of length C in one ``Terms``. The functions below make the
 terms of the named losses from training counts. N_y is the count of class y, N_1 the largest,
 pi_y = N_y / N the prior. Equations are numbered as printed in the paper, with their LaTeX labels.
 """
@@ -320,7 +320,7 @@ def mla(
 
     Args:
         class_counts: training counts, (C,).
-        gamma: >= 0; note pi_y and not N_y / N_1 as in :func:`cdt`, a global temperature apart.
+        gamma: >= 0; note pi_y and not N_y / N_1 as in ``cdt``, a global temperature apart.
         slopes: kappa*, the slope of accuracy on the logit of each class, (C,); None is 1.
         allow_empty: treat a class without samples as a class of one.
 

@@ -1,6 +1,6 @@
 """What the paper's theory says of class terms: local Lipschitz constants, the bound, consistency.
 
-Pure functions of :class:`~classwise.terms.Terms` and measured floors; they apply to every method
+Pure functions of ``classwise.terms.Terms`` and measured floors; they apply to every method
 that class terms can express.
 """
 
@@ -34,7 +34,7 @@ def lipschitz(terms: Terms, floors: object) -> Tensor:
 
     Args:
         terms: of the loss. Margins are not covered by the lemma.
-        floors: a :class:`classwise.ClassFloors` or what its ``compute()`` returned.
+        floors: a ``classwise.ClassFloors`` or what its ``compute()`` returned.
 
     Returns:
         (C,) in float64.
@@ -111,8 +111,8 @@ def bound(terms: Terms, floors: object, class_counts: ClassCounts) -> Bound:
     all losses. Compare it between losses on the same data; scale alpha alike (mean 1) first.
 
     Args:
-        terms: of the loss, as for :func:`lipschitz`.
-        floors: as for :func:`lipschitz`.
+        terms: of the loss, as for ``lipschitz``.
+        floors: as for ``lipschitz``.
         class_counts: training counts, (C,), all positive.
 
     >>> import torch, classwise as cw

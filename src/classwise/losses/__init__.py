@@ -44,10 +44,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class LossSpec:
-    """One loss: its function, its module, and what :class:`classwise.Criterion` calls.
+    """One loss: its function, its module, and what ``classwise.Criterion`` calls.
 
     Args:
-        name: of the loss in a :class:`classwise.Phase`.
+        name: of the loss in a ``classwise.Phase``.
         function: the public function.
         module: the public module.
         source: where it comes from.

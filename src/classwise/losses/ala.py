@@ -114,7 +114,7 @@ def per_sample_ala(scores: Scores, target: Target, terms: Terms) -> Tensor:
 
 
 class ALALoss(TermsModule):
-    """:func:`ala_loss` as a module: its quantity factors are held as class terms."""
+    """``ala_loss`` as a module: its quantity factors are held as class terms."""
 
     def __init__(
         self,

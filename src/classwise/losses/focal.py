@@ -76,7 +76,7 @@ def per_sample_focal(
 
 
 class FocalLoss(KeepsPrecision):
-    """:func:`focal_loss` as a module; ``weight`` is a buffer outside the ``state_dict``."""
+    """``focal_loss`` as a module; ``weight`` is a buffer outside the ``state_dict``."""
 
     weight: Tensor | None
 

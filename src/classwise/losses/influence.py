@@ -104,7 +104,7 @@ def per_sample_influence(
 
 
 class InfluenceBalancedLoss(KeepsPrecision):
-    """:func:`influence_balanced_loss` as a module, called with (logits, target, features)."""
+    """``influence_balanced_loss`` as a module, called with (logits, target, features)."""
 
     weight: Tensor | None
 

@@ -85,7 +85,7 @@ def _lade(
 
 
 def lade_regularizer(logits: Tensor, target: Target, log_pi: Tensor, *, remine: float) -> Tensor:
-    """Return R of :func:`lade_loss`; 0 for a batch in which everything is ignored."""
+    """Return R of ``lade_loss``; 0 for a batch in which everything is ignored."""
     if logits.ndim != 2:
         raise ArgumentError(f"LADE needs logits (N, C), got shape {tuple(logits.shape)}.")
     log_pi = across_classes(log_pi, logits)
@@ -108,7 +108,7 @@ def lade_regularizer(logits: Tensor, target: Target, log_pi: Tensor, *, remine: 
 
 
 class LADELoss(KeepsPrecision):
-    """:func:`lade_loss` as a module; the log-prior is a buffer outside the ``state_dict``."""
+    """``lade_loss`` as a module; the log-prior is a buffer outside the ``state_dict``."""
 
     log_prior: Tensor
 

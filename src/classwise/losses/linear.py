@@ -49,7 +49,7 @@ def linear_vs_loss(
         bias: (C,) or None.
         target: int64 (N,), or class probabilities (N, C).
         terms: the class terms.
-        reduction: see :func:`classwise.vs_loss`, as the other arguments.
+        reduction: see ``classwise.vs_loss``, as the other arguments.
         normalize: ``"weights"`` or ``"batch"``.
         ignore_index: target value that does not count.
         label_smoothing: in [0, 1].

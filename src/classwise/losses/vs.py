@@ -44,7 +44,7 @@ def vs_loss(
     Args:
         logits: raw output of the model, (N, C) or (N, C, d1, ...); computed in float32 or wider.
         target: int64 class indices (N, d1, ...), or class probabilities of the logits' shape.
-        terms: the class terms, see :mod:`classwise.terms`.
+        terms: the class terms, see ``classwise.terms``.
         reduction: ``"mean"``, ``"sum"`` or ``"none"`` (per-sample, weighted, 0 where ignored).
         normalize: what a mean divides by: ``"weights"``, the summed alpha of the targets, or
             ``"batch"``, their number. Unlike torch, ``"weights"`` also holds for probability
@@ -128,7 +128,7 @@ def margin_loss_of_every_class(scores: Scores, margin: Tensor) -> Tensor:
 
 
 class VSLoss(TermsModule):
-    """:func:`vs_loss` as a module: holds the terms, which follow ``.to(device)``.
+    """``vs_loss`` as a module: holds the terms, which follow ``.to(device)``.
 
     The terms are constants and not part of the ``state_dict``; they stay in their own precision
     when the module is cast to half.

@@ -1,6 +1,6 @@
 """Statistics per class: pure functions over plain tensors, and their torchmetrics shells.
 
-The shells (:mod:`classwise.stats.metrics`) are not imported here: torchmetrics is loaded when one
+The shells (``classwise.stats.metrics``) are not imported here: torchmetrics is loaded when one
 of them is first asked for.
 """
 

@@ -59,7 +59,7 @@ def accuracy_table(state: AccuracyState, shots: Shots | None = None) -> dict[str
 
     Args:
         state: counts.
-        shots: groups of classes, see :func:`classwise.shots`.
+        shots: groups of classes, see ``classwise.shots``.
 
     Returns:
         ``"per_class"`` (C,), NaN for a class without samples; ``"overall"``, the share of right

@@ -27,8 +27,8 @@ class Measurement:
 
     Args:
         table: reliability bins, for slopes, calibration errors and curves.
-        accuracy: as :meth:`classwise.ClassAccuracy.compute`.
-        floors: as :meth:`classwise.ClassFloors.compute`.
+        accuracy: as ``classwise.ClassAccuracy.compute``.
+        floors: as ``classwise.ClassFloors.compute``.
         shots: the groups that ``accuracy`` used.
         samples: how many samples counted.
         skipped: how many of them have no place in ``table``, their logits not being finite.
@@ -68,7 +68,7 @@ def measure(
         terms: class terms under which the floors' probabilities are measured.
         adjusted: measure the bins on the logits adjusted by ``terms`` instead of on raw ones.
         num_bins: reliability bins.
-        group_by: see :class:`classwise.ClassBins`.
+        group_by: see ``classwise.ClassBins``.
         many: a class of more training samples has many.
         few: a class of fewer training samples has few.
         ignore_index: target value that does not count.

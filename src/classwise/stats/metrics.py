@@ -52,14 +52,14 @@ class _Shell(Metric):
 class ClassBins(_Shell):
     """Reliability bins of each class, in O(C * bins) memory.
 
-    ``compute()`` returns a :class:`~classwise.stats.bins.BinTable` with count, accuracy, confidence
-    and logit of each (class, bin); :func:`classwise.slopes`, :func:`classwise.calibration_error`
-    and :func:`classwise.reliability` read it.
+    ``compute()`` returns a ``classwise.BinTable`` with count, accuracy, confidence
+    and logit of each (class, bin); ``classwise.slopes``, ``classwise.calibration_error``
+    and ``classwise.reliability`` read it.
 
     Args:
         num_classes: C.
         num_bins: equal bins on (0, 1], right-closed.
-        group_by: ``"target"``, ``"prediction"`` or ``"score"``, see :mod:`classwise.stats.bins`.
+        group_by: ``"target"``, ``"prediction"`` or ``"score"``, see ``classwise.stats.bins``.
         ignore_index: target value that does not count.
         kwargs: for ``torchmetrics.Metric``.
 
@@ -107,7 +107,7 @@ class ClassFloors(_Shell):
     Args:
         num_classes: C.
         terms: how logits are adjusted for the probability (None: not at all). Give the terms of
-            the loss for the exact constants of :func:`classwise.theory.lipschitz`.
+            the loss for the exact constants of ``classwise.theory.lipschitz``.
         ignore_index: target value that does not count.
         kwargs: for ``torchmetrics.Metric``.
 
@@ -153,7 +153,7 @@ class ClassFloors(_Shell):
 class ClassAccuracy(_Shell):
     """Accuracy per class, balanced, and by many / medium / few training samples.
 
-    ``compute()`` returns a dict: see :func:`classwise.stats.accuracy.accuracy_table`. A class
+    ``compute()`` returns a dict: see ``classwise.stats.accuracy.accuracy_table``. A class
     without test samples is NaN in ``"per_class"`` and skipped in the means; a group without any is
     absent from the dict.
 
