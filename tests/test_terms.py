@@ -197,7 +197,7 @@ def test_strength_zero_is_cross_entropy(
 ) -> None:
     made = make(counts)
     assert made.isclose(terms.ce(counts), rtol=1e-14)
-    assert not (made.scales or made.shifts or made.has_margin or made.weighs)
+    assert not any([made.scales, made.shifts, made.has_margin, made.weighs])
 
 
 def test_cla_without_slopes_is_la(counts: list[int]) -> None:

@@ -81,15 +81,16 @@ def whole_number(argument: str, value: object, *, low: int, high: int | None = N
 
 def class_counts_tensor(class_counts: ClassCounts, *, allow_empty: bool = False) -> Tensor:
     """Return training counts as an int64 tensor of shape (C,) on the CPU."""
-    if isinstance(class_counts, (str, bytes, dict)) or np.ndim(class_counts) != 1:
-        raise ArgumentError(
-            "class_counts must be a one-dimensional sequence of whole numbers, one for each class, "
-            f"got {_describe(class_counts)}."
-        )
+    wrong_kind = ArgumentError(
+        "class_counts must be a one-dimensional sequence of whole numbers, one for each class, "
+        f"got {_describe(class_counts)}."
+    )
     try:
-        counts = torch.as_tensor(class_counts).detach().cpu()
+        counts = _own_tensor(class_counts).cpu()
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ArgumentError(f"class_counts must be whole numbers: {error}.") from error
+        raise wrong_kind from error
+    if counts.ndim != 1:
+        raise wrong_kind
     if counts.numel() < 2:
         raise ArgumentError(f"class_counts must name at least 2 classes, got {counts.numel()}.")
     if counts.is_floating_point() or counts.is_complex() or counts.dtype == torch.bool:
@@ -123,7 +124,7 @@ def log_prior(class_counts: ClassCounts, *, allow_empty: bool = False) -> Tensor
 def class_vector(argument: str, value: object, num_classes: int | None = None) -> Tensor:
     """Return ``value`` as a finite floating tensor of shape (C,)."""
     try:
-        vector = torch.as_tensor(value).detach()
+        vector = _own_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ArgumentError(
             f"{argument} must be numbers, one for each class, got {_describe(value)}."
@@ -136,8 +137,8 @@ def class_vector(argument: str, value: object, num_classes: int | None = None) -
         raise ArgumentError(
             f"{argument} has {vector.numel()} entries where there are {num_classes} classes."
         )
-    if not vector.is_floating_point() or not isinstance(value, (Tensor, np.ndarray)):
-        vector = torch.as_tensor(value, dtype=torch.float64)
+    if not vector.is_floating_point():
+        vector = vector.double()
     if not bool(torch.isfinite(vector).all()):
         wrong = int(torch.nonzero(~torch.isfinite(vector))[0])
         raise ArgumentError(f"{argument}[{wrong}]={float(vector[wrong])} is not finite.")
@@ -208,6 +209,16 @@ def tensor_of_target(target: object, logits: Tensor, ignore_index: int) -> Tenso
     if target.device.type == "cpu" and not torch.compiler.is_compiling():
         _check_range(target, classes, ignore_index)
     return target.long()
+
+
+def _own_tensor(value: object) -> Tensor:
+    """Return a copy, so that changing what was passed changes nothing here.
+
+    Lists go through numpy, which keeps Python's floats in double precision.
+    """
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    return torch.from_numpy(np.array(value))
 
 
 def _check_range(target: Tensor, classes: int, ignore_index: int) -> None:

@@ -164,7 +164,7 @@ class Terms:
 
 
 def _span(vector: Tensor) -> str:
-    low, high = float(vector.min()), float(vector.max())
+    low, high = float(vector.min()) + 0.0, float(vector.max()) + 0.0  # no -0
     return f"{low:.4g}" if low == high else f"{low:.4g}..{high:.4g}"
 
 

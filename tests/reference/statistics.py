@@ -34,7 +34,9 @@ def samples(
     classes = logits.shape[1]
     rows = logits.detach().double().movedim(1, -1).reshape(-1, classes).tolist()
     if target.is_floating_point():
-        yield from zip(rows, target.double().movedim(1, -1).reshape(-1, classes).tolist())
+        yield from zip(
+            rows, target.double().movedim(1, -1).reshape(-1, classes).tolist(), strict=True
+        )
         return
     for row, label in zip(rows, target.flatten().tolist(), strict=True):
         if label != ignore_index:
