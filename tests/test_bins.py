@@ -1,4 +1,4 @@
-"""Statistics per class, their shells, and the data profiles: against slow loops and at the edges."""
+"""Statistics per class, their shells, and data profiles: against slow loops and at the edges."""
 
 import copy
 import importlib
@@ -27,6 +27,7 @@ from classwise.stats.bins import (
     GROUPINGS,
     BinState,
     BinTable,
+    _bin_of,
     bin_table,
     empty_bins,
     update_bins,
@@ -124,7 +125,7 @@ def test_soft_targets_count_their_probability(group_by: str):
     soft = soften(target, 6)
     state = collect(logits, soft, group_by)
     assert_equals_loops(state, ref.bins(logits, soft, group_by=group_by))
-    assert 0 < float(state.correct.sum()) != int(state.correct.sum())
+    assert bool((state.correct % 1 != 0).any())
 
 
 @everywhere
@@ -210,39 +211,37 @@ def test_a_merged_table_is_the_table_of_merged_classes():
 # Edges
 
 
-def exact_logits(confidence: Tensor) -> Tensor:
-    """Two logits whose softmax, as torch rounds it, is exactly this confidence."""
-    middle = torch.logit(confidence)
-    for step in range(-200, 201):
-        first = middle * (1 + step * torch.finfo(middle.dtype).eps)
-        logits = torch.stack([first, torch.zeros_like(first)]).unsqueeze(0)
-        if logits.log_softmax(1).exp()[0, 0] == confidence:
-            return logits
-    raise AssertionError(f"no logit gives {float(confidence)} exactly")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("bins", [10, 20])
+def test_a_confidence_on_an_edge_is_in_the_bin_below(bins: int, dtype: torch.dtype):
+    edges = torch.arange(1, bins + 1, dtype=dtype) / bins
+    assert _bin_of(edges, bins).tolist() == list(range(bins))
+    assert _bin_of(edges.nextafter(torch.zeros(())), bins).tolist() == list(range(bins))
+    above = edges.nextafter(torch.full((), 2, dtype=dtype))
+    assert _bin_of(above, bins).tolist() == [*range(1, bins), bins - 1]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("numerator", range(11, 20))
-def test_bins_are_right_closed(numerator: int, dtype: torch.dtype):
-    edge = torch.tensor(numerator, dtype=dtype) / 20
-    for group_by in ("target", "prediction", "score"):
-        state = collect(exact_logits(edge), torch.tensor([0]), group_by)
-        assert state.count[0].nonzero().flatten().tolist() == [numerator - 1]
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("numerator", range(1, 20))
-def test_scores_on_an_edge_belong_to_the_bin_below(numerator: int, dtype: torch.dtype):
-    # exp(log p) rounds, so look for a log-probability whose exponential is the edge itself.
-    edge = torch.tensor(numerator, dtype=dtype) / 20
-    candidates = edge.log() * (1 + torch.arange(-50, 51).to(dtype) * torch.finfo(dtype).eps)
-    exact = candidates[candidates.exp() == edge]
-    if not len(exact):
-        pytest.fail(f"no log-probability rounds to {numerator}/20")
-    log_probs = torch.stack([exact[0], torch.log1p(-edge)]).unsqueeze(0)
-    state = empty_bins(2)
-    update_bins(state, log_probs, torch.tensor([0]), group_by="score", log_probs=log_probs)
-    assert state.count[0].nonzero().flatten().tolist() == [numerator - 1]
+@pytest.mark.parametrize("group_by", ["prediction", "score"])
+def test_scores_within_a_rounding_of_an_edge_are_binned_as_they_round(
+    group_by: str, dtype: torch.dtype
+):
+    # Not every float is the rounded softmax of something, so all logits around an edge are tried.
+    on_edge = 0
+    for numerator in range(1, 20):
+        edge = torch.tensor(numerator, dtype=dtype) / 20
+        steps = 1 + torch.arange(-30, 31, dtype=dtype) * torch.finfo(dtype).eps
+        middle = torch.logit(edge) if numerator != 10 else torch.full_like(edge, 1e-7)
+        logits = torch.stack([middle * steps, torch.zeros_like(steps)], 1)
+        scores = logits.log_softmax(1).exp()
+        if group_by == "prediction" and numerator < 11:
+            continue
+        for row, score in zip(logits, scores[:, 0], strict=True):
+            state = collect(row.unsqueeze(0), torch.tensor([0]), group_by)
+            expected = numerator - 1 if score <= edge else numerator
+            assert state.count[0].nonzero().flatten().tolist() == [expected]
+            on_edge += bool(score == edge)
+    assert on_edge > 20
 
 
 @everywhere
@@ -264,7 +263,8 @@ def test_equal_scores_are_not_lost(classes: int, dtype: torch.dtype, group_by: s
     total = 3 * classes if group_by == "score" else 3
     assert int(state.count.sum()) == int(state.count[state.confidence > 0].sum()) == total
     assert float(state.confidence.sum()) == pytest.approx(total / classes)
-    assert int(state.correct.sum()) == {"score": 3}.get(group_by, int(state.count[0].sum() > 0))
+    answers = range(3) if group_by == "score" else range(0, 3, classes)
+    assert int(state.correct.sum()) == len(answers)  # all scores equal: class 0 is predicted
     # 1 / 20 itself is an edge, and the softmax may round to either side of it.
     used = state.count.sum(0).nonzero().flatten().tolist()
     below = ref.bin_of(1 / classes, 20)
@@ -278,7 +278,9 @@ def test_tiny_scores_are_summed_to_full_precision():
     table, _, _ = ref.bins(logits, torch.tensor([0, 1]), group_by="score")
     assert state.count[2, 0] == 2
     assert 1e-31 < table["confidence"][2][0] < 1e-29
-    assert float(state.confidence[2, 0]) == pytest.approx(table["confidence"][2][0], rel=1e-9)
+    assert float(state.confidence[2, 0]) == pytest.approx(
+        table["confidence"][2][0], rel=1e-9, abs=0
+    )
 
 
 def test_tiny_scores_of_a_class_that_also_has_large_ones_keep_their_precision():
@@ -286,7 +288,9 @@ def test_tiny_scores_of_a_class_that_also_has_large_ones_keep_their_precision():
     state = collect(logits, torch.tensor([0, 1]), "score")
     table, _, _ = ref.bins(logits, torch.tensor([0, 1]), group_by="score")
     assert state.count[0, 0] == 1
-    assert float(state.confidence[0, 0]) == pytest.approx(table["confidence"][0][0], rel=1e-9)
+    assert float(state.confidence[0, 0]) == pytest.approx(
+        table["confidence"][0][0], rel=1e-9, abs=0
+    )
 
 
 def test_sums_of_scores_are_never_negative_and_zero_where_nothing_is():
@@ -368,10 +372,11 @@ def test_the_mean_logit_of_a_class_masked_in_some_samples_is_taken_over_the_rest
 
 
 LOGITS, TARGET = stream(70, 8, seed=5)
+PARTS = {g: [collect(LOGITS[b::7], TARGET[b::7], g) for b in range(7)] for g in GROUPINGS}
 
 
 @everywhere
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(cuts=st.lists(st.integers(0, 70), max_size=6))
 def test_any_split_into_batches_gives_the_same_sums(group_by: str, cuts: list[int]):
     state = empty_bins(8)
@@ -381,10 +386,10 @@ def test_any_split_into_batches_gives_the_same_sums(group_by: str, cuts: list[in
 
 
 @everywhere
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(order=st.permutations(range(7)), split=st.integers(0, 7))
 def test_any_order_of_merging_gives_the_same_sums(group_by: str, order: list[int], split: int):
-    parts = [collect(LOGITS[b::7], TARGET[b::7], group_by) for b in order]
+    parts = [PARTS[group_by][b] for b in order]
     left, right = empty_bins(8), empty_bins(8)
     for part in parts[:split]:
         left = left + part
@@ -395,7 +400,7 @@ def test_any_order_of_merging_gives_the_same_sums(group_by: str, order: list[int
 
 def test_bins_of_other_shape_do_not_merge():
     with pytest.raises(cw.ArgumentError, match="cannot be merged"):
-        empty_bins(3) + empty_bins(4)
+        _ = empty_bins(3) + empty_bins(4)
 
 
 # Size and speed
@@ -531,8 +536,8 @@ def test_accuracy_equals_scikit_learn():
     metric.update(logits, target)
     result = metric.compute()
     predicted = logits.argmax(1)
-    recalls = recall_score(target, predicted, average=None)
-    torch.testing.assert_close(result["per_class"], torch.as_tensor(recalls))
+    recalls = [recall_score(target, predicted, labels=[c], average="macro") for c in range(5)]
+    assert result["per_class"].tolist() == pytest.approx(recalls)
     assert float(result["balanced"]) == pytest.approx(balanced_accuracy_score(target, predicted))
     assert float(result["overall"]) == pytest.approx(float((predicted == target).double().mean()))
 
@@ -566,16 +571,12 @@ def test_nan_logits_are_wrong_answers():
 
 
 def assert_floors(state: FloorState, expected: dict[str, list[float]], rtol: float = 1e-9) -> None:
-    for name in ("logit", "margin"):
-        right = torch.tensor(expected[name], dtype=torch.float64)
-        torch.testing.assert_close(getattr(state, name), right, rtol=rtol, atol=rtol)
+    right = {name: torch.tensor(value, dtype=torch.float64) for name, value in expected.items()}
+    for name, value in (("logit", state.logit), ("margin", state.margin), ("rival", -state.rival)):
+        torch.testing.assert_close(value, right[name], rtol=rtol, atol=rtol)
+    probability = right["probability"].where(right["logit"] < math.inf, math.nan)
     torch.testing.assert_close(
-        -state.rival, torch.tensor(expected["rival"]).double(), rtol=rtol, atol=rtol
-    )
-    right = torch.tensor(expected["probability"], dtype=torch.float64)
-    right[right == math.inf] = math.nan
-    torch.testing.assert_close(
-        state.probability, right, rtol=max(rtol, 1e-9), atol=1e-12, equal_nan=True
+        state.probability, probability, rtol=rtol, atol=1e-12, equal_nan=True
     )
 
 
@@ -753,6 +754,11 @@ def shard(rank: int | None) -> tuple[Tensor, Tensor]:
     return logits[rows], target[rows]
 
 
+def left_over(metric: Metric) -> Tensor:
+    states = [torch.as_tensor(state).double() for state in metric.metric_state.values()]
+    return torch.cat([state.nan_to_num(posinf=0).flatten() for state in states])
+
+
 def everything(rank: int | None) -> dict[str, dict[str, Tensor]]:
     """Feed every shell in batches of ten and return what it computes; also what is left after."""
     logits, target = shard(rank)
@@ -760,10 +766,10 @@ def everything(rank: int | None) -> dict[str, dict[str, Tensor]]:
     for name, metric in shells().items():
         for first in range(0, len(target), 10):
             metric.update(logits[first : first + 10], target[first : first + 10])
-        local = sum(t.double().nan_to_num(posinf=0).sum() for t in metric.metric_state.values())
+        local = left_over(metric)
         results[name] = dict(flat(metric.compute()))
-        after = sum(t.double().nan_to_num(posinf=0).sum() for t in metric.metric_state.values())
-        results[name]["unsynced again"] = torch.as_tensor(after == local)
+        after = left_over(metric)
+        results[name]["unsynced again"] = torch.tensor(torch.equal(after, local))
     return results
 
 
@@ -843,10 +849,11 @@ def test_counts_of_published_profiles():
 
 
 @pytest.mark.parametrize("profile", ["exp", "step"])
-@pytest.mark.parametrize("ratio", [49, 98, 103, 107, 161, 187, 196])
-def test_the_smallest_class_is_the_largest_divided_by_the_ratio(profile: str, ratio: int):
-    for times in (1, 2, 10):
-        assert int(cw.longtail_counts(times * ratio, 2, ratio, profile=profile)[-1]) == times
+def test_the_smallest_class_is_the_largest_divided_by_the_ratio(profile: str):
+    for ratio in range(1, 300):
+        for times in (1, 2, 10):
+            counts = cw.longtail_counts(times * ratio, 2, ratio, profile=profile)
+            assert counts.tolist() == [times * ratio, times]
 
 
 def test_a_ratio_that_empties_a_class_is_an_error():
@@ -867,7 +874,7 @@ def test_select_returns_sorted_indices_with_the_right_counts():
 
 
 def test_select_draws_from_its_own_generator_only():
-    before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
+    before = torch.get_rng_state(), pickle.dumps(np.random.get_state()), random.getstate()
     first, second = torch.Generator().manual_seed(1), torch.Generator().manual_seed(1)
     chosen = cw.select(LABELS, [20, 20, 20, 20], first)
     torch.manual_seed(9)
@@ -876,7 +883,7 @@ def test_select_draws_from_its_own_generator_only():
     torch.set_rng_state(before[0])
     cw.select(LABELS, [20, 20, 20, 20], second)
     assert torch.equal(torch.get_rng_state(), before[0])
-    assert np.random.get_state()[1].tolist() == before[1]
+    assert pickle.dumps(np.random.get_state()) == before[1]
     assert random.getstate() == before[2]
 
 

@@ -340,6 +340,7 @@ def test_compiles_whole_once_per_phase(method: str, slopes):
         assert torch.equal(plain.table().count, compiled.table().count)
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of older compilers, about themselves
 def test_the_compiler_of_torch_agrees():
     torch._dynamo.reset()
     plain, compiled = started(epoch=9), started(epoch=9)

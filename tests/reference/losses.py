@@ -5,8 +5,9 @@ gives the gradient of the naive formula. Nothing here is fast, and nothing impor
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal, localcontext
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -100,15 +101,6 @@ def cla(counts: Sequence[int], tau: float, slopes: Sequence[float]) -> Terms:
     return neutral(len(counts), delta=delta)
 
 
-def ala(counts: Sequence[int], scale: float) -> Terms:
-    """beta = s, margin_y = s / log(N_y / N_C + 1), still without the difficulty."""
-    filled = [max(n, 1) for n in counts]
-    quantity = [1 / math.log(n / min(filled) + 1) for n in filled]
-    return neutral(
-        len(counts), beta=[scale] * len(counts), margin=[scale * factor for factor in quantity]
-    )
-
-
 # --------------------------------------------------------------------------- pieces
 
 
@@ -168,12 +160,12 @@ def reduced(
     return total / mass if mass else total
 
 
-def expectation(q: Vector | None, of_class: list[Tensor], zero: Tensor) -> Tensor:
+def expectation(q: Vector | None, of_class: Callable[[int], Tensor], zero: Tensor) -> Tensor:
     """sum_c q_c L(z, c); 0 where ignored."""
     total = zero
-    for c, loss in enumerate(of_class):
-        if q is not None and q[c]:
-            total = total + q[c] * loss
+    for c, q_c in enumerate(q or []):
+        if q_c:
+            total = total + q_c * of_class(c)
     return total
 
 
@@ -194,20 +186,19 @@ def vs_loss(
 
     Label smoothing exchanges q by (1 - s) q + s / C, but not in what a mean divides by.
     """
-    z = logits.double()
-    samples, classes = z.shape
+    z, classes = logits.double(), logits.shape[1]
     targets = distributions(target, classes, ignore_index)
+
+    def of_class(i: int, c: int) -> Tensor:
+        a = [terms["beta"][k] * z[i, k] + terms["delta"][k] for k in range(classes)]
+        a[c] = a[c] - terms["margin"][c]
+        return terms["alpha"][c] * cross_entropy(a, c)
+
     losses = []
-    for i in range(samples):
-        a = [terms["beta"][c] * z[i, c] + terms["delta"][c] for c in range(classes)]
-        of_class = []
-        for c in range(classes):
-            shifted = [a[k] - terms["margin"][c] if k == c else a[k] for k in range(classes)]
-            of_class.append(terms["alpha"][c] * cross_entropy(shifted, c))
-        q = targets[i]
+    for i, q in enumerate(targets):
         if q is not None:
             q = [(1 - label_smoothing) * q_c + label_smoothing / classes for q_c in q]
-        losses.append(expectation(q, of_class, 0 * z[i, 0]))
+        losses.append(expectation(q, partial(of_class, i), 0 * z[i, 0]))
     return reduced(losses, targets, terms["alpha"], reduction, normalize)
 
 
@@ -222,16 +213,14 @@ def focal_loss(
     ignore_index: int = -100,
 ) -> Tensor:
     """L(z, q) = sum_c q_c w_c (1 - p_c)^gamma * -log p_c,  p = softmax(z)."""
-    z = logits.double()
-    samples, classes = z.shape
+    z, classes = logits.double(), logits.shape[1]
     targets = distributions(target, classes, ignore_index)
-    losses = []
-    for i in range(samples):
-        a = [z[i, c] for c in range(classes)]
-        of_class = [
-            weight[c] * wrongness(a, c) ** gamma * cross_entropy(a, c) for c in range(classes)
-        ]
-        losses.append(expectation(targets[i], of_class, 0 * z[i, 0]))
+
+    def of_class(i: int, c: int) -> Tensor:
+        a = [z[i, k] for k in range(classes)]
+        return weight[c] * wrongness(a, c) ** gamma * cross_entropy(a, c)
+
+    losses = [expectation(q, partial(of_class, i), 0 * z[i, 0]) for i, q in enumerate(targets)]
     return reduced(losses, targets, weight, reduction, normalize)
 
 
@@ -249,25 +238,22 @@ def influence_loss(
     ignore_index: int = -100,
 ) -> Tensor:
     """L(z, q) = sum_c q_c w_c strength / (||p - onehot(c)||_1 ||h||_1 + eps) * -log p_c."""
-    z, h = logits.double(), features.double()
-    samples, classes = z.shape
+    z, h, classes = logits.double(), features.double(), logits.shape[1]
     targets = distributions(target, classes, ignore_index)
-    losses = []
-    for i in range(samples):
-        a = [z[i, c] for c in range(classes)]
-        size = 0 * h[i, 0]
-        for k in range(h.shape[1]):
-            size = size + h[i, k].abs()
-        of_class = []
-        for c in range(classes):
-            error = wrongness(a, c)  # |p_c - 1|
-            for k in range(classes):
-                if k != c:
-                    error = error + (-cross_entropy(a, k)).exp()  # |p_k - 0|
-            factor = strength / (error * size + eps)
-            factor = factor.detach() if detach else factor
-            of_class.append(weight[c] * factor * cross_entropy(a, c))
-        losses.append(expectation(targets[i], of_class, 0 * z[i, 0] + 0 * size))
+
+    def of_class(i: int, c: int) -> Tensor:
+        a = [z[i, k] for k in range(classes)]
+        error = wrongness(a, c)  # |p_c - 1|
+        for k in range(classes):
+            if k != c:
+                error = error + (-cross_entropy(a, k)).exp()  # |p_k - 0|
+        size = torch.zeros((), dtype=torch.float64)
+        for d in range(h.shape[1]):
+            size = size + h[i, d].abs()
+        factor = strength / (error * size + eps)
+        return weight[c] * (factor.detach() if detach else factor) * cross_entropy(a, c)
+
+    losses = [expectation(q, partial(of_class, i), 0 * z[i, 0]) for i, q in enumerate(targets)]
     return reduced(losses, targets, weight, reduction, normalize)
 
 
@@ -316,17 +302,16 @@ def ala_loss(
 
     D_c = (1 - z_c) / 2 without gradient, Q_c = 1 / log(N_c / N_C + 1).
     """
-    z = logits.double()
-    samples, classes = z.shape
-    margin = ala(counts, scale)["margin"]
+    z, classes = logits.double(), logits.shape[1]
+    filled = [max(n, 1) for n in counts]
     targets = distributions(target, classes, ignore_index)
-    losses = []
-    for i in range(samples):
-        a = [scale * z[i, c] for c in range(classes)]
-        of_class = []
-        for c in range(classes):
-            difficulty = (1 - z[i, c].item()) / 2
-            shifted = [a[k] - difficulty * margin[c] if k == c else a[k] for k in range(classes)]
-            of_class.append(weight[c] * cross_entropy(shifted, c))
-        losses.append(expectation(targets[i], of_class, 0 * z[i, 0]))
+
+    def of_class(i: int, c: int) -> Tensor:
+        difficulty = (1 - z[i, c].item()) / 2
+        quantity = 1 / math.log(filled[c] / min(filled) + 1)
+        a = [scale * z[i, k] for k in range(classes)]
+        a[c] = a[c] - scale * difficulty * quantity
+        return weight[c] * cross_entropy(a, c)
+
+    losses = [expectation(q, partial(of_class, i), 0 * z[i, 0]) for i, q in enumerate(targets)]
     return reduced(losses, targets, weight, reduction, normalize)

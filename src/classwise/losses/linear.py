@@ -7,7 +7,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from classwise._checks import number, tensor_of_target, whole_number
 from classwise.errors import ArgumentError
@@ -138,6 +137,9 @@ def _chunks(
     label_smoothing: float,
     rows: int,
 ) -> Tensor:
+    # Imported here: on older versions of torch it loads sympy, a third of a second.
+    from torch.utils.checkpoint import checkpoint  # noqa: PLC0415
+
     def one(x: Tensor, w: Tensor, b: Tensor | None, y: Tensor) -> Tensor:
         # Autocast would turn the matrix product into half precision.
         with torch.autocast(x.device.type, enabled=False):
