@@ -83,6 +83,34 @@ def train(rank: int | None, method: str, normalize: str | None) -> dict[str, Any
     }
 
 
+class WithLoss(nn.Module):
+    """A model that holds its criterion, as a LightningModule does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Linear(6, 5)
+        self.criterion = cw.Criterion("cvs", COUNTS, epochs=3, warmup=0, slopes="paper")
+
+    def forward(self, inputs: Tensor, target: Tensor) -> Tensor:
+        """Return the loss."""
+        return self.criterion(self.net(inputs), target)
+
+
+def train_with_loss(rank: int | None) -> dict[str, Tensor]:
+    """Train a model that holds its criterion; DDP then wraps the criterion too."""
+    torch.manual_seed(0)
+    module = WithLoss()
+    wrapped: nn.Module = module if rank is None else DistributedDataParallel(module)
+    module.criterion.start_epoch(0)
+    for step in range(4):
+        inputs, target, rows = whole_batch(step)
+        mine = slice(None) if rank is None else rows[rank]
+        wrapped(inputs[mine], target[mine]).backward()
+    count = module.criterion.table().count
+    module.criterion.start_epoch(1)
+    return {"count": count, "kappa": module.criterion.kappa_plus}
+
+
 def stream(rank: int | None, batches: tuple[int, ...]) -> Tensor:
     """Stream different numbers of batches on each rank; return the slopes after the epoch."""
     criterion = cw.Criterion("cvs", COUNTS, epochs=3, warmup=0, slopes="paper", normalize="batch")
@@ -141,6 +169,7 @@ def all_scenarios(rank: int) -> dict[str, Any]:
         "train": {
             (method, normalize): train(rank, method, normalize) for method, normalize in TRAININGS
         },
+        "with_loss": train_with_loss(rank),
         "stream": stream(rank, (5, 2)),
         "resume": save_and_resume(rank),
     }

@@ -38,6 +38,14 @@ def test_a_plain_mean_on_each_rank_would_not_train_the_same():
     assert not torch.allclose((halves[0] + halves[1]) / 2, whole, rtol=0.05)
 
 
+def test_a_criterion_inside_the_wrapped_model_keeps_what_each_rank_has_seen(results):
+    alone = ranks.train_with_loss(None)
+    first, second = (result["with_loss"] for result in results)
+    assert torch.equal(first["count"] + second["count"], alone["count"])
+    assert torch.allclose(first["kappa"], alone["kappa"])
+    assert torch.equal(first["kappa"], second["kappa"])
+
+
 def test_ranks_may_see_different_numbers_of_batches(results):
     alone = ranks.stream(None, (5, 2))
     for result in results:

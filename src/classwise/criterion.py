@@ -18,10 +18,15 @@ from classwise._checks import (
     whole_number,
 )
 from classwise._distributed import Group, rank, sum_in_place, world_size
-from classwise.errors import CheckpointError, ClasswiseWarning, RecipeError, StateError
-from classwise.estimation import SlopeConfig, SlopeSetting, estimate, slope_config
+from classwise._streaming import (
+    NOT_STARTED,
+    STATE_VERSION,
+    StreamsBins,
+    refuse_foreign_state,
+)
+from classwise.errors import ClasswiseWarning, RecipeError, StateError
+from classwise.estimation import SlopeSetting, estimate, slope_config
 from classwise.losses import LOSSES, LossSpec
-from classwise.losses._module import TermsModule
 from classwise.losses._reduce import check_reduction, mass, reduce
 from classwise.losses._scores import Scores, Target
 from classwise.losses.vs import mean_divisor
@@ -32,11 +37,8 @@ from classwise.stats.shots import shots
 
 __all__ = ["Criterion"]
 
-_STATE_VERSION = 1
-_NOT_STARTED = -1
 
-
-class Criterion(TermsModule):
+class Criterion(StreamsBins):
     """A loss that changes with the epoch and measures what it needs while it is used.
 
     Two lines in a training loop: the criterion is made once, and told when an epoch starts. Every
@@ -111,12 +113,16 @@ class Criterion(TermsModule):
         epochs = whole_number("epochs", epochs, low=1)
         check_reduction(reduction, normalize or "weights")
         defer_epoch = epoch_of("defer_at", defer_at, epochs)
-        super().__init__(recipe.phases[0].build(counts, allow_empty=allow_empty))
+        config = slope_config(slopes)
+        super().__init__(
+            recipe.phases[0].build(counts, allow_empty=allow_empty),
+            None if config is None else empty_bins(counts.numel(), config.num_bins),
+        )
         self.recipe = recipe
         self.epochs = epochs
         self.warmup_epochs = epoch_of("warmup", warmup, epochs)
         self.phase_starts = recipe.starts(epochs, defer_epoch)
-        self.slope_config: SlopeConfig | None = slope_config(slopes)
+        self.slope_config = config
         self.reduction = reduction
         self.normalize = normalize
         self.ignore_index = ignore_index
@@ -124,7 +130,7 @@ class Criterion(TermsModule):
         self.process_group = process_group
         self.allow_empty = allow_empty
         self.shots = shots(counts, allow_empty=allow_empty)
-        self._epoch = _NOT_STARTED
+        self._epoch = NOT_STARTED
         # What forward reads instead of the epoch: a compiled forward is then compiled once for a
         # phase and not once for an epoch.
         self._phase = recipe.phases[0]
@@ -133,7 +139,10 @@ class Criterion(TermsModule):
         self._synced = False
         self._forks = False
         self._check_batch_losses()
-        self._register_state(counts)
+        self.register_buffer("class_counts", counts)
+        ones = torch.ones(counts.numel(), dtype=torch.float64)
+        self.register_buffer("kappa_star", ones)
+        self.register_buffer("kappa_plus", ones.clone())
 
     def _check_batch_losses(self) -> None:
         for phase in self.recipe.phases:
@@ -143,17 +152,6 @@ class Criterion(TermsModule):
                     f"loss {spec.name!r} couples the samples of a batch and has no "
                     f"reduction={self.reduction!r}, only 'mean'."
                 )
-
-    def _register_state(self, counts: Tensor) -> None:
-        self.register_buffer("class_counts", counts)
-        ones = torch.ones(counts.numel(), dtype=torch.float64)
-        self.register_buffer("kappa_star", ones)
-        self.register_buffer("kappa_plus", ones.clone())
-        self._bin_names: list[str] = []
-        if self.slope_config is not None:
-            for name, tensor in empty_bins(counts.numel(), self.slope_config.num_bins).tensors():
-                self.register_buffer(f"bin_{name}", tensor)
-                self._bin_names.append(name)
 
     # What holds now
 
@@ -169,9 +167,9 @@ class Criterion(TermsModule):
 
     def statistics(self) -> BinState:
         """Return the sums of the running epoch, of this process; shared, not copied."""
-        if self.slope_config is None:
+        if self._bins is None:
             raise StateError("slopes=None streams no statistics; give a preset or a SlopeConfig.")
-        return BinState(**{name: getattr(self, f"bin_{name}") for name in self._bin_names})
+        return self._bins
 
     def table(self) -> BinTable:
         """Return the reliability bins of the running epoch, of this process."""
@@ -193,7 +191,7 @@ class Criterion(TermsModule):
         epoch = whole_number("epoch", epoch, low=0, high=self.epochs - 1)
         if epoch != self._epoch:
             self._check_order(epoch, jump)
-            if self.slope_config is not None and self._epoch != _NOT_STARTED:
+            if self.slope_config is not None and self._epoch != NOT_STARTED:
                 self._finish_epoch(estimates=epoch > self._epoch)
             self._epoch = epoch
         self._loaded = False
@@ -235,7 +233,7 @@ class Criterion(TermsModule):
                 kappa.mul_(config.momentum).add_(new, alpha=1 - config.momentum)
 
     def _make_terms(self) -> None:
-        self._started = self._epoch != _NOT_STARTED
+        self._started = self._epoch != NOT_STARTED
         begun = sum(start <= max(self._epoch, 0) for start in self.phase_starts)
         self._phase, kappa = self.recipe.phases[begun - 1], None
         phase = self._phase
@@ -369,7 +367,7 @@ class Criterion(TermsModule):
     def get_extra_state(self) -> dict[str, Any]:
         """Return what of the state is not a tensor; loadable with ``weights_only=True``."""
         return {
-            "version": _STATE_VERSION,
+            "version": STATE_VERSION,
             "epoch": self._epoch,
             "synced": self._synced,
             "settings": self._settings(),
@@ -401,55 +399,14 @@ class Criterion(TermsModule):
         finally:
             self._forks = False
 
-    def _load_from_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        prefix: str,
-        local_metadata: Any,
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
-    ) -> None:
-        extra = state_dict.get(f"{prefix}_extra_state")
-        self._check_foreign(extra, state_dict.get(f"{prefix}class_counts"))
-        super()._load_from_state_dict(
-            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+    def _check_saved(self, state_dict: Mapping[str, Any], prefix: str) -> None:
+        refuse_foreign_state(
+            state_dict.get(f"{prefix}_extra_state"),
+            state_dict.get(f"{prefix}class_counts"),
+            class_counts=self.class_counts,
+            epochs=self.epochs,
+            settings=None if self._forks else self._settings(),
         )
-
-    def _check_foreign(self, extra: Any, counts: Tensor | None) -> None:
-        if not isinstance(extra, dict) or not {"version", "epoch", "settings"} <= set(extra):
-            raise CheckpointError("the state_dict holds no state of a classwise Criterion.")
-        if extra["version"] != _STATE_VERSION:
-            raise CheckpointError(
-                f"the saved criterion has state version {extra['version']!r}, "
-                f"this is {_STATE_VERSION}."
-            )
-        if not _NOT_STARTED <= int(extra["epoch"]) < self.epochs:
-            raise CheckpointError(
-                f"the saved criterion is in epoch {extra['epoch']}, here epochs={self.epochs}."
-            )
-        mine = self.class_counts.cpu()
-        if counts is None or not torch.equal(counts.cpu(), mine):
-            counts = mine.new_zeros(0) if counts is None else counts
-            raise CheckpointError(
-                "the saved criterion is of other class counts: "
-                f"{counts.numel()} classes and {int(counts.sum())} samples, "
-                f"here {mine.numel()} classes and {int(mine.sum())} samples."
-            )
-        if self._forks:
-            return
-        settings = self._settings()
-        different = [
-            f"{name}: saved {value!r}, here {settings.get(name)!r}"
-            for name, value in extra["settings"].items()
-            if value != settings.get(name)
-        ]
-        if different:
-            raise CheckpointError(
-                "the saved criterion has other settings; load with strict=False to fork from it. "
-                + "; ".join(different)
-            )
 
     def extra_repr(self) -> str:
         """Describe the settings."""

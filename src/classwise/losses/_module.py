@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from classwise.errors import ArgumentError
 from classwise.terms import Terms
 
-__all__ = ["KeepsPrecision", "TermsModule"]
+__all__ = ["KeepsPrecision", "TermsModule", "moved"]
 
 
 class KeepsPrecision(nn.Module):
@@ -21,10 +21,11 @@ class KeepsPrecision(nn.Module):
     """
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        return super()._apply(lambda tensor: _moved(tensor, fn), recurse)
+        return super()._apply(lambda tensor: moved(tensor, fn), recurse)
 
 
-def _moved(tensor: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:
+def moved(tensor: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:
+    """Apply the ``fn`` of ``nn.Module._apply``, but let it change the device only."""
     if tensor.dtype == torch.float64 and fn(torch.zeros(())).device.type == "mps":
         tensor = tensor.float()  # the widest that MPS has
     result = fn(tensor)
@@ -45,5 +46,5 @@ class TermsModule(KeepsPrecision):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)
-        self.terms = self.terms.map(lambda vector: _moved(vector, fn))
+        self.terms = self.terms.map(lambda vector: moved(vector, fn))
         return self

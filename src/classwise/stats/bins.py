@@ -14,7 +14,7 @@ The state is sums only, so batches, epochs and processes merge by addition, in a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 
 import torch
@@ -55,6 +55,10 @@ class BinState:
         """Yield name and tensor of each field."""
         for field in fields(self):
             yield field.name, getattr(self, field.name)
+
+    def map(self, fn: Callable[[Tensor], Tensor]) -> BinState:
+        """Return the state with ``fn`` applied to each tensor."""
+        return BinState(**{name: fn(tensor) for name, tensor in self.tensors()})
 
     def __add__(self, other: BinState) -> BinState:
         if self.count.shape != other.count.shape:
