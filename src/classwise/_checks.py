@@ -206,9 +206,10 @@ def tensor_of_target(target: object, logits: Tensor, ignore_index: int) -> Tenso
         raise ArgumentError(f"target is on {target.device} but logits are on {logits.device}.")
     if target.is_floating_point():
         return target
+    target = target.long()  # before comparisons: a uint8 target cannot be compared with -100
     if target.device.type == "cpu" and not torch.compiler.is_compiling():
         _check_range(target, classes, ignore_index)
-    return target.long()
+    return target
 
 
 def _own_tensor(value: object) -> Tensor:

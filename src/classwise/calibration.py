@@ -36,7 +36,7 @@ POOLS = ("few", "shots", "all")
 FALLBACKS = ("shots", "all", "one")
 
 _HUBER_DELTA = 0.1
-_HUBER_STEPS = 100
+_HUBER_STEPS = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,9 +146,7 @@ def fit(table: BinTable, on: str, method: str, min_count: int, *, allow_zero: bo
     """Fit one line through the origin per row of the table, without any fallback."""
     regressor = getattr(table, on)
     weight = table.count.to(regressor.dtype)
-    slope = _weighted_slope(weight, table.accuracy, regressor)
-    if method == "huber":
-        slope = _huber(weight, table.accuracy, regressor, slope)
+    slope = (_huber if method == "huber" else _lstsq)(weight, table.accuracy, regressor)
     usable = (
         (table.count.sum(1) >= min_count)
         & ((table.count > 0).sum(1) >= 2)
@@ -158,19 +156,25 @@ def fit(table: BinTable, on: str, method: str, min_count: int, *, allow_zero: bo
     return Fit(slope=slope, usable=usable)
 
 
-def _weighted_slope(weight: Tensor, accuracy: Tensor, regressor: Tensor) -> Tensor:
+def _lstsq(weight: Tensor, accuracy: Tensor, regressor: Tensor) -> Tensor:
     return (weight * accuracy * regressor).sum(1) / (weight * regressor.square()).sum(1)
 
 
-def _huber(weight: Tensor, accuracy: Tensor, regressor: Tensor, start: Tensor) -> Tensor:
-    """Minimise the Huber loss of the residuals by re-weighted least squares, all rows at once."""
-    slope = torch.where(torch.isfinite(start), start, 0)
+def _huber(weight: Tensor, accuracy: Tensor, regressor: Tensor) -> Tensor:
+    """Minimise the summed Huber loss of accuracy - k * regressor, all rows at once.
+
+    It is convex in k and its minimum lies between the smallest and the largest ratio of the filled
+    bins, so the sign of its derivative is bisected. NaN for a row without filled bins.
+    """
+    ratio = torch.where((weight > 0) & (regressor != 0), accuracy / regressor, torch.nan)
+    low = ratio.nan_to_num(nan=torch.inf).amin(1)
+    high = ratio.nan_to_num(nan=-torch.inf).amax(1)
     for _ in range(_HUBER_STEPS):
-        residual = (accuracy - slope[:, None] * regressor).abs()
-        trust = _HUBER_DELTA / residual.clamp(min=_HUBER_DELTA)
-        slope = _weighted_slope(weight * trust, accuracy, regressor)
-        slope = torch.where(torch.isfinite(slope), slope, 0)
-    return torch.where(torch.isfinite(start), slope, start)
+        middle = (low + high) / 2
+        pull = (accuracy - middle[:, None] * regressor).clamp(-_HUBER_DELTA, _HUBER_DELTA)
+        rises = (weight * regressor * pull).sum(1) > 0
+        low, high = torch.where(rises, middle, low), torch.where(rises, high, middle)
+    return (low + high) / 2
 
 
 @dataclass(frozen=True, eq=False)

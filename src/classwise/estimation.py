@@ -164,7 +164,7 @@ def estimate(table: BinTable, config: SlopeConfig, shots: Shots, *, star: bool) 
     if config.reciprocal:
         kappa = 1 / (kappa + _EPS)
     if config.center and star:
-        kappa = (kappa.log() - kappa.log().mean()).exp()
+        kappa = (kappa.log() - kappa.log()[~unknown].mean()).exp()
     if config.bound is not None:
         kappa = kappa.clamp(*config.bound)
     return torch.where(unknown, 1.0, kappa)

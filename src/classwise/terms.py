@@ -163,6 +163,16 @@ class Terms:
         return f"Terms({self.num_classes} classes, {shown})"
 
 
+def checked_terms(terms: object) -> Terms:
+    """Return ``terms`` if they are some."""
+    if isinstance(terms, Terms):
+        return terms
+    raise ArgumentError(
+        f"terms must be a classwise Terms, got {type(terms).__name__}; "
+        "see classwise.terms for the named ones."
+    )
+
+
 def _span(vector: Tensor) -> str:
     low, high = float(vector.min()) + 0.0, float(vector.max()) + 0.0  # no -0
     return f"{low:.4g}" if low == high else f"{low:.4g}..{high:.4g}"

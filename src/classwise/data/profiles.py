@@ -49,11 +49,11 @@ def longtail_counts(
     fraction = number("fraction", fraction, low=0, high=1)
     if profile == "exp":
         counts = [
-            int(max_count * (1 / ratio) ** (c / (num_classes - 1))) for c in range(num_classes)
+            _truncated(max_count * ratio ** (-c / (num_classes - 1))) for c in range(num_classes)
         ]
     elif profile == "step":
         small = int(num_classes * fraction)
-        counts = [max_count] * (num_classes - small) + [int(max_count * (1 / ratio))] * small
+        counts = [max_count] * (num_classes - small) + [_truncated(max_count / ratio)] * small
     else:
         counts = [max_count] * num_classes
     if min(counts) < 1:
@@ -62,6 +62,10 @@ def longtail_counts(
             f"samples; with max_count={max_count} at most {max_count} is possible."
         )
     return torch.tensor(counts, dtype=torch.int64)
+
+
+def _truncated(count: float) -> int:
+    return int(count * (1 + 1e-12))  # 98 * 49**-1 is 1.9999999999999998
 
 
 def select(labels: object, counts: ClassCounts, generator: torch.Generator) -> Tensor:

@@ -8,8 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from classwise.errors import ArgumentError
-from classwise.terms import Terms
+from classwise.terms import Terms, checked_terms
 
 __all__ = ["KeepsPrecision", "TermsModule", "moved"]
 
@@ -37,12 +36,7 @@ class TermsModule(KeepsPrecision):
 
     def __init__(self, terms: Terms) -> None:
         super().__init__()
-        if not isinstance(terms, Terms):
-            raise ArgumentError(
-                f"terms must be a classwise Terms, got {type(terms).__name__}; "
-                "see classwise.terms for the named ones."
-            )
-        self.terms = terms
+        self.terms = checked_terms(terms)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)

@@ -29,9 +29,10 @@ def mass(target: Target, alpha: Tensor | None, normalize: str, like: Tensor) -> 
 
     Label smoothing does not enter: the targets weigh what they weighed before it, as in torch.
     """
-    if normalize == "batch" or alpha is None:
+    if normalize == "batch":
         return target.counted(like).sum()
-    return target.pick_from(alpha.to(dtype=like.dtype).to(device=like.device)).sum()
+    weight = like.new_ones(like.shape[1]) if alpha is None else alpha.to(like)
+    return target.pick_from(weight).sum()
 
 
 def reduce(per_sample: Tensor, reduction: str, divisor: Tensor | None) -> Tensor:
@@ -41,4 +42,4 @@ def reduce(per_sample: Tensor, reduction: str, divisor: Tensor | None) -> Tensor
     total = per_sample.sum()
     if reduction == "sum" or divisor is None:
         return total
-    return total / torch.where(divisor > 0, divisor, 1)
+    return total / torch.where(divisor == 0, 1, divisor)

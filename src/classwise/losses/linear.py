@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -13,12 +11,13 @@ from classwise.errors import ArgumentError
 from classwise.losses._reduce import check_reduction, reduce
 from classwise.losses._scores import Scores, Target, across_classes, upcast
 from classwise.losses.vs import folded_head, mean_divisor, per_sample_vs
-from classwise.terms import Terms
+from classwise.terms import Terms, checked_terms
 
 __all__ = ["linear_vs_loss"]
 
 # New in torch 2.13. Without it, the chunks below are used for everything.
 _TORCH_HAS_LINEAR_CROSS_ENTROPY = hasattr(F, "linear_cross_entropy")
+_OWN_CHUNK = 64
 
 
 def linear_vs_loss(
@@ -40,7 +39,8 @@ def linear_vs_loss(
     The terms are folded into the head (W * beta, b * beta + delta) and the rest is torch's
     ``linear_cross_entropy`` (torch >= 2.13). Margins touch the logit of the true class only and
     cannot be folded: with margins or label smoothing, and on an older torch, the chunks are made
-    here and recomputed in the backward pass.
+    here and recomputed in the backward pass. Torch's chunks keep gradients instead of a graph, so
+    there is one backward pass and no second derivative.
 
     Args:
         features: input of the head, (N, D); half precision is computed in float32.
@@ -71,33 +71,45 @@ def linear_vs_loss(
     target = tensor_of_target(target, shape, ignore_index)
     goal = Target(target, ignore_index, features.dtype)
     divisor = mean_divisor(goal, terms.alpha, normalize, features, normalizer)
-    summed = "none" if reduction == "none" else "sum"
-    # torch's chunks know neither margins nor label smoothing.
-    if terms.has_margin or label_smoothing or not _TORCH_HAS_LINEAR_CROSS_ENTROPY:
-        losses = _chunks(
-            features, weight, bias, target, terms, ignore_index, label_smoothing, chunk or 64
+    # What torch's chunks do not know.
+    beyond_torch = terms.has_margin or label_smoothing or target.requires_grad
+    if beyond_torch or not _TORCH_HAS_LINEAR_CROSS_ENTROPY:
+        rows = _OWN_CHUNK if chunk is None else chunk
+        losses = _own_chunks(
+            features, weight, bias, target, terms, ignore_index, label_smoothing, rows
         )
-        return reduce(losses, reduction, divisor)
+    else:
+        losses = _torch_chunks(
+            features, weight, bias, target, terms, ignore_index, chunk, summed=reduction != "none"
+        )
+    return reduce(losses, reduction, divisor)
+
+
+def _torch_chunks(
+    features: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    terms: Terms,
+    ignore_index: int,
+    chunk: int | None,
+    *,
+    summed: bool,
+) -> Tensor:
+    """Return the weighted losses of all samples, or their sum."""
     weight, bias = folded_head(weight, bias, terms)
-    if goal.probabilities is not None:
-        target = goal.probabilities
-    loss = F.linear_cross_entropy(
+    soft = target.is_floating_point()
+    options = torch.nn.LinearCrossEntropyOptions
+    return F.linear_cross_entropy(
         features,
         weight,
-        target,
+        target.to(features.dtype) if soft else target,
         linear_bias=bias,
         weight=across_classes(terms.alpha, features) if terms.weighs else None,
-        reduction=summed,
-        # torch refuses an ignore_index beside probabilities.
-        ignore_index=None if goal.probabilities is not None else ignore_index,
-        options=_options(chunk),
+        reduction="sum" if summed else "none",
+        ignore_index=None if soft else ignore_index,  # torch refuses one beside probabilities
+        options=options() if chunk is None else options(batch_chunk_size=chunk),
     )
-    return reduce(loss, reduction, divisor) if reduction != "none" else loss
-
-
-def _options(chunk: int | None) -> Any:
-    options = torch.nn.LinearCrossEntropyOptions
-    return options() if chunk is None else options(batch_chunk_size=chunk)
 
 
 def _checked_head(
@@ -115,7 +127,7 @@ def _checked_head(
             raise ArgumentError(
                 f"{name} must be a floating-point tensor of {ndim} dimension(s), got {got}."
             )
-    if weight.shape[0] != terms.num_classes or features.shape[1] != weight.shape[1]:
+    if weight.shape[0] != checked_terms(terms).num_classes or features.shape[1] != weight.shape[1]:
         raise ArgumentError(
             f"features {tuple(features.shape)}, weight {tuple(weight.shape)} and terms of "
             f"{terms.num_classes} classes do not fit; expected (N, D), (C, D) and C."
@@ -127,7 +139,7 @@ def _checked_head(
     return features.to(widest), weight.to(widest), None if bias is None else bias.to(widest)
 
 
-def _chunks(
+def _own_chunks(
     features: Tensor,
     weight: Tensor,
     bias: Tensor | None,

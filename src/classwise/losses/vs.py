@@ -18,7 +18,7 @@ from classwise.errors import ArgumentError
 from classwise.losses._module import TermsModule
 from classwise.losses._reduce import check_reduction, mass, reduce
 from classwise.losses._scores import Scores, Target, across_classes, upcast
-from classwise.terms import Terms
+from classwise.terms import Terms, checked_terms
 
 __all__ = ["VSLoss", "adjust", "fold", "per_sample_vs", "vs_loss"]
 
@@ -64,7 +64,7 @@ def vs_loss(
     """
     check_reduction(reduction, normalize)
     label_smoothing = number("label_smoothing", label_smoothing, low=0, high=1)
-    logits = tensor_of_logits(logits, terms.num_classes)
+    logits = tensor_of_logits(logits, checked_terms(terms).num_classes)
     target = tensor_of_target(target, logits, ignore_index)
     scores = Scores(logits, terms)
     goal = Target(target, ignore_index, scores.logits.dtype)
@@ -83,6 +83,8 @@ def mean_divisor(
     """Return what a mean divides by: the given normalizer or the batch's own mass."""
     if normalizer is None:
         return mass(target, alpha, normalize, like)
+    if not isinstance(normalizer, Tensor):
+        normalizer = number("normalizer", normalizer, low=0)
     return torch.as_tensor(normalizer, dtype=like.dtype, device=like.device)
 
 
@@ -115,16 +117,17 @@ def margin_cross_entropy(adjusted: Tensor, index: Tensor, margin: Tensor) -> Ten
 
 def margin_loss_of_every_class(scores: Scores, margin: Tensor) -> Tensor:
     """Return CE(a - margin_c * onehot(c), c) for every class c, (N, C, ...)."""
-    # CE_c = softplus(r_c - a_c + margin_c), where r_c = logsumexp over the other classes. From the
-    # whole logsumexp, r_c = lse + log(1 - p_c), which loses all digits where p_c is next to 1: that
-    # can be one class only, so its r_c is summed afresh.
+    # CE_c = log(1 + exp(r_c - a_c + margin_c)) with r_c the logsumexp over the other classes. From
+    # the whole logsumexp, r_c = lse + log(1 - p_c), which loses all digits where p_c is next to 1:
+    # that can be one class only, so its r_c is summed afresh.
     adjusted, log_probs = scores.adjusted, scores.log_probs
     top = adjusted.argmax(1, keepdim=True)
     rest_of_top = adjusted.scatter(1, top, -torch.inf).logsumexp(1, keepdim=True)
     is_top = torch.zeros_like(adjusted, dtype=torch.bool).scatter(1, top, True)
     probs = log_probs.exp().masked_fill(is_top, 0)
     rest = torch.where(is_top, rest_of_top, adjusted - log_probs + torch.log1p(-probs))
-    return F.softplus(rest - adjusted + margin)
+    # Not softplus, which is the identity from 20 on.
+    return torch.logaddexp(rest - adjusted + margin, torch.zeros_like(adjusted))
 
 
 class VSLoss(TermsModule):
@@ -188,15 +191,16 @@ def fold(linear: nn.Linear, terms: Terms) -> nn.Linear:
     """
     if not isinstance(linear, nn.Linear):
         raise ArgumentError(f"linear must be an nn.Linear, got {type(linear).__name__}.")
-    if linear.out_features != terms.num_classes:
+    if linear.out_features != checked_terms(terms).num_classes:
         raise ArgumentError(
             f"linear has {linear.out_features} outputs, the terms have {terms.num_classes} classes."
         )
     with torch.no_grad():
         weight, bias = folded_head(linear.weight, linear.bias, terms)
+        # By way of "meta": the usual initialisation would draw random numbers.
         folded = nn.Linear(
-            linear.in_features, linear.out_features, device=weight.device, dtype=linear.weight.dtype
-        )
+            linear.in_features, linear.out_features, device="meta", dtype=linear.weight.dtype
+        ).to_empty(device=weight.device)
         folded.weight.copy_(weight)
         folded.bias.copy_(torch.zeros_like(folded.bias) if bias is None else bias)
     return folded

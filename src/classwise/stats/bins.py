@@ -191,44 +191,34 @@ def _add_scores(
     """Class-wise bins without N * C scatters.
 
     At most B - 1 scores of a sample exceed 1 / B; those are scattered. All others lie in the first
-    bin, whose sums are the column sums less what was scattered.
+    bin, whose sums are the column sums of what is left.
     """
     classes, bins = state.count.shape
-    wide = state.correct.dtype
     # One more than B - 1: rounding can push B equal scores over the edge together.
     top, index = log_probs.topk(min(bins, classes), dim=1)
-    score = top.exp()
+    score, value = top.exp(), logits.gather(1, index)
     which = _bin_of(score, bins)
     keep = valid.unsqueeze(1) & (which > 0)
-    if soft is None:
-        right = (index == label.unsqueeze(1)).to(score.dtype)
-        right_of_class = torch.zeros(classes, dtype=wide, device=logits.device)
-        right_of_class.index_add_(0, label.flatten(), valid.flatten().to(wide))
-    else:
-        right = soft.gather(1, index)
-        right_of_class = _column_sum(soft, valid, wide)
-    value = logits.gather(1, index)
-    before = {name: tensor[:, 1:].sum(1) for name, tensor in _sums(state)}
+    # A class that is masked in a sample (logit -inf) does not see that sample.
+    open_ = valid.unsqueeze(1) & (logits > -torch.inf)
+    truth = soft
+    if truth is None:
+        truth = torch.zeros_like(logits).scatter(1, label.unsqueeze(1), 1.0)
+    right = truth.gather(1, index)
     _scatter(state, index, which, keep, right, score, value)
-    column = {
-        "count": valid.sum(),
-        "correct": right_of_class,
-        "confidence": _column_sum(log_probs.exp(), valid, wide),
-        # A masked class may have the logit -inf; its mean is taken over the rest.
-        "logit": _column_sum(logits.masked_fill(logits == -torch.inf, 0), valid, wide),
-    }
-    for name, tensor in _sums(state):
-        tensor[:, 0] += column[name] - (tensor[:, 1:].sum(1) - before[name])
+    kept = state.seen.new_zeros(classes).index_add_(0, index.flatten(), keep.flatten().long())
+    state.count[:, 0] += _column_sum(open_, torch.int64) - kept
+    for tensor, all_values, top_values in (
+        (state.correct, truth, right),
+        (state.confidence, log_probs.exp(), score),
+        (state.logit, logits, value),
+    ):
+        rest = all_values.scatter(1, index, torch.where(keep, 0, top_values))
+        tensor[:, 0] += _column_sum(torch.where(open_, rest, 0), tensor.dtype)
 
 
-def _sums(state: BinState) -> Iterator[tuple[str, Tensor]]:
-    for name in ("count", "correct", "confidence", "logit"):
-        yield name, getattr(state, name)
-
-
-def _column_sum(values: Tensor, valid: Tensor, wide: torch.dtype) -> Tensor:
-    rest = [d for d in range(values.ndim) if d != 1]
-    return torch.where(valid.unsqueeze(1), values, 0).sum(rest, dtype=wide)
+def _column_sum(values: Tensor, dtype: torch.dtype) -> Tensor:
+    return values.sum([d for d in range(values.ndim) if d != 1], dtype=dtype)
 
 
 def _at(values: Tensor, index: Tensor) -> Tensor:

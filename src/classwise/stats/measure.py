@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,20 +92,14 @@ def measure(
     bins = empty_bins(classes, num_bins, device)
     floors = empty_floors(classes, terms=terms, device=device)
     correct = empty_accuracy(classes, device)
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            for batch in loader:
-                inputs, target = _pair(batch, device)
-                logits = model(inputs)
-                update_accuracy(correct, logits, target, ignore_index=ignore_index)
-                update_floors(floors, logits, target, ignore_index=ignore_index)
-                seen = Scores(logits, terms).adjusted if adjusted else logits
-                update_bins(bins, seen, target, group_by=group_by, ignore_index=ignore_index)
-    finally:
-        for module, mode in modes:
-            module.training = mode
+    with torch.no_grad(), _eval_mode(model):
+        for batch in loader:
+            inputs, target = _pair(batch, device)
+            logits = model(inputs)
+            update_accuracy(correct, logits, target, ignore_index=ignore_index)
+            update_floors(floors, logits, target, ignore_index=ignore_index)
+            seen = Scores(logits, terms).adjusted if adjusted else logits
+            update_bins(bins, seen, target, group_by=group_by, ignore_index=ignore_index)
     samples = int(correct.count.sum())
     if not samples:
         raise StateError("the loader yielded no sample that counts.")
@@ -117,6 +112,17 @@ def measure(
         samples=samples,
         skipped=int(bins.skipped),
     )
+
+
+@contextlib.contextmanager
+def _eval_mode(model: nn.Module) -> Iterator[None]:
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
 def _pair(batch: Any, device: torch.device | str) -> tuple[Any, Tensor]:

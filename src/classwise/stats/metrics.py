@@ -39,14 +39,16 @@ class _Shell(Metric):
     full_state_update = False
     is_differentiable = False
 
-    def _adopt(self, tensors: Iterator[tuple[str, Tensor]], reduction: str) -> None:
-        self._names: list[str] = []
+    def _adopt(self, tensors: Iterator[tuple[str, Tensor]], reduction: str, kind: str) -> None:
+        # A MetricCollection updates metrics together whose states look alike after one batch. The
+        # kind in the names keeps those apart that only happen to.
+        self._names: dict[str, str] = {}
         for name, tensor in tensors:
-            self.add_state(f"state_{name}", tensor, dist_reduce_fx=reduction, persistent=True)
-            self._names.append(name)
+            self._names[name] = f"{kind}_{name}"
+            self.add_state(self._names[name], tensor, dist_reduce_fx=reduction, persistent=True)
 
     def _tensors(self) -> dict[str, Tensor]:
-        return {name: getattr(self, f"state_{name}") for name in self._names}
+        return {name: getattr(self, state) for name, state in self._names.items()}
 
 
 class ClassBins(_Shell):
@@ -84,7 +86,7 @@ class ClassBins(_Shell):
         super().__init__(**kwargs)
         self.group_by = known_name("group_by", group_by, GROUPINGS)
         self.ignore_index = ignore_index
-        self._adopt(empty_bins(num_classes, num_bins).tensors(), "sum")
+        self._adopt(empty_bins(num_classes, num_bins).tensors(), "sum", f"by_{group_by}")
 
     def update(self, logits: Tensor, target: Tensor) -> None:
         """Add a batch."""
@@ -135,7 +137,7 @@ class ClassFloors(_Shell):
         self.register_buffer("beta", empty.beta)
         self.register_buffer("delta", empty.delta)
         self.ignore_index = ignore_index
-        self._adopt(empty.extremes(), "min")
+        self._adopt(empty.extremes(), "min", "floor")
 
     def update(self, logits: Tensor, target: Tensor) -> None:
         """Add a batch."""
@@ -188,7 +190,7 @@ class ClassAccuracy(_Shell):
         counts = class_counts_tensor(class_counts, allow_empty=allow_empty)
         self.shots = shots(counts, many=many, few=few, allow_empty=allow_empty)
         self.ignore_index = ignore_index
-        self._adopt(empty_accuracy(counts.numel()).tensors(), "sum")
+        self._adopt(empty_accuracy(counts.numel()).tensors(), "sum", "accuracy")
 
     def update(self, logits: Tensor, target: Tensor) -> None:
         """Add a batch."""
