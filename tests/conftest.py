@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+torch.set_num_threads(1)  # small tensors on a busy machine: more threads are slower
+
 
 @pytest.fixture(autouse=True)
 def _seed() -> None:

@@ -256,8 +256,8 @@ def test_power_weights_survive_strengths_at_which_the_power_overflows() -> None:
     assert terms.power_weights([10**6, 1], nu=1e3).tolist() == [0, 2]
 
 
-def test_balanced_weights_favour_the_smallest_class_most(counts: list[int]) -> None:
-    for alpha in (
+def test_every_term_favours_the_smallest_class_most(counts: list[int]) -> None:
+    for favour in (
         terms.balanced(counts).alpha,
         terms.class_balanced(counts).alpha,
         terms.power_weights(counts, nu=0.2),
@@ -265,7 +265,7 @@ def test_balanced_weights_favour_the_smallest_class_most(counts: list[int]) -> N
         -terms.la(counts).delta,
         -terms.cdt(counts, gamma=0.1).beta,
     ):
-        assert alpha.tolist() == sorted(alpha.tolist())
+        assert favour.tolist() == sorted(favour.tolist())
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_default_in_the_signature_is_the_one_in_the_table(part: str, name: str) 
 
 
 @pytest.mark.parametrize("name", sorted(set(terms.__all__) - {"Terms"}))
-def test_everything_but_counts_and_weights_strength_is_keyword_only(name: str) -> None:
+def test_only_counts_and_the_strength_of_weights_are_positional(name: str) -> None:
     parameters = list(inspect.signature(getattr(terms, name)).parameters.values())
     by_position = [p.name for p in parameters if p.kind is not inspect.Parameter.KEYWORD_ONLY]
     strength = {"power_weights": ["nu"], "effective_number": ["p"]}.get(name, [])
@@ -294,13 +294,16 @@ def test_everything_but_counts_and_weights_strength_is_keyword_only(name: str) -
 # --------------------------------------------------------------------------- wrong arguments
 
 
+TEXT: Any = "1"
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda n: terms.la(n, tau=-0.1), r"tau=-0.1 is out of range, legal is \[0, inf\)"),
         (lambda n: terms.la(n, tau=math.nan), "tau=nan is out of range"),
         (lambda n: terms.la(n, tau=math.inf), "tau=inf is out of range"),
-        (lambda n: terms.la(n, tau="1"), "tau='1' must be a number, got str"),
+        (lambda n: terms.la(n, tau=TEXT), "tau='1' must be a number, got str"),
         (lambda n: terms.la(n, tau=True), "tau=True must be a number, got bool"),
         (lambda n: terms.cdt(n, gamma=-1), "gamma=-1 is out of range"),
         (lambda n: terms.vs(n, tau=1, gamma=-1), "gamma=-1 is out of range"),

@@ -40,8 +40,9 @@ class SlopeConfig:
         min_count: samples below which a slope is not believed.
         num_bins: equal bins on (0, 1].
         reciprocal: kappa is 1 / slope.
-        shrink: pseudo-samples n0 that pull log kappa towards the fallback's by n0 / (n + n0);
-            0 does not pull.
+        shrink: pseudo-samples n0 that pull log kappa towards the fallback's by n0 / (n + n0), n
+            being the samples in the class's own bins (all samples for ``"score"``, where it does
+            next to nothing); 0 does not pull.
         center: divide kappa* by its geometric mean: a common factor of beta is a temperature.
         bound: (low, high) that kappa is kept in, or None. A class for which no level has enough
             data gets 1 whatever the bound, as published.

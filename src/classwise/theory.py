@@ -182,7 +182,8 @@ def consistent(
 ) -> Consistency:
     """Say whether minimising a loss also minimises the balanced error, and if not, why.
 
-    For some positive delta_y, up to one factor for all of alpha and one summand for all of Delta:
+    For some positive delta_y, up to one factor for all of alpha (and one summand for all of Delta
+    in the first two):
 
     - ``"global"``, Proposition 1 (prop:la_fisher), P[y|x] ~ softmax(f)_y:
       alpha_y = delta_y / pi_y, beta constant, Delta_y = log delta_y.
@@ -192,14 +193,15 @@ def consistent(
       alpha_y = delta_y / pi_y, beta_y = delta_y / kappa_y, Delta = 0.
 
     The scores of the assumptions are those that the cross-entropy sees. Proposition 2 prints
-    log(delta_y) / kappa_y; its proof needs what stands here.
+    log(delta_y) / kappa_y; its proof needs what stands here. Margins are not covered by any of
+    them, so that terms with margins get a no that means "not shown".
 
     Args:
         terms: of the loss.
         class_counts: training counts, (C,), all positive.
         slopes: kappa, (C,): the loss is then judged under the two local assumptions with these
             slopes. None judges it under the global one (and shows the others with slopes of 1).
-        rtol: rounding to forgive.
+        rtol: rounding to forgive; terms in less than float64 are forgiven theirs as well.
 
     >>> import classwise as cw
     >>> bool(cw.theory.consistent(cw.terms.la([90, 10]), [90, 10]))
@@ -210,6 +212,9 @@ def consistent(
     """
     rtol = number("rtol", rtol, low=0)
     log_pi = log_prior(class_counts)
+    # A delta of -17 in float32 is known to 1e-6 only.
+    largest = float(terms.delta.abs().max()) + float(terms.beta.log().abs().max()) + 1
+    rtol += 8 * torch.finfo(terms.delta.dtype).eps * largest
     terms = terms.to(device="cpu", dtype=torch.float64)
     if terms.num_classes != log_pi.numel():
         raise ArgumentError(
@@ -258,7 +263,7 @@ def _multiplicative(terms: Terms, weight: Tensor, log_kappa: Tensor, rtol: float
 
 
 def _broken_by_margin(terms: Terms) -> list[str]:
-    return ["a margin on the true class only is outside the family"] if terms.has_margin else []
+    return ["a margin on the true class only is not covered"] if terms.has_margin else []
 
 
 def _constant(logs: Tensor, rtol: float) -> bool:

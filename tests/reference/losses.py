@@ -194,11 +194,9 @@ def vs_loss(
         a[c] = a[c] - terms["margin"][c]
         return terms["alpha"][c] * cross_entropy(a, c)
 
-    losses = []
-    for i, q in enumerate(targets):
-        if q is not None:
-            q = [(1 - label_smoothing) * q_c + label_smoothing / classes for q_c in q]
-        losses.append(expectation(q, partial(of_class, i), 0 * z[i, 0]))
+    s = label_smoothing
+    smoothed = [q and [(1 - s) * q_c + s / classes for q_c in q] for q in targets]
+    losses = [expectation(q, partial(of_class, i), 0 * z[i, 0]) for i, q in enumerate(smoothed)]
     return reduced(losses, targets, terms["alpha"], reduction, normalize)
 
 

@@ -91,7 +91,8 @@ def bins(
         seen[true] += 1
         if group_by == "score":
             for c in range(classes):
-                add(c, p[c], q[c], z[c])
+                if z[c] > -math.inf:  # a masked class does not see the sample
+                    add(c, p[c], q[c], z[c])
         else:
             group = {"target": true, "prediction": predicted}[group_by]
             add(group, p[predicted], q[predicted], z[predicted])
@@ -134,7 +135,7 @@ def huber(rows: Sequence[tuple[float, float, float]], threshold: float = 0.1) ->
         return -math.fsum(n * r * max(-threshold, min(threshold, a - k * r)) for n, a, r in rows)
 
     low, high = min(ratios), max(ratios)
-    for _ in range(200):
+    for _ in range(100):
         middle = (low + high) / 2
         if derivative(middle) > 0:
             high = middle

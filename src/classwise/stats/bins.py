@@ -6,8 +6,9 @@ class and which confidence is the grouping:
 - ``"target"``: c is the true class, the confidence the largest softmax score (the paper's S_y);
   accuracy per class is then recall at a confidence.
 - ``"prediction"``: c is the predicted class; accuracy is precision, as in the published code.
-- ``"score"``: every class c sees every sample, at the confidence p_c and with the accuracy
-  1[y = c], which is what Assumption 2 (asm:local_linear) says of p_c.
+- ``"score"``: every class c sees every sample (but those in which it is masked by a logit of
+  -inf), at the confidence p_c and with the accuracy 1[y = c], which is what Assumption 2
+  (asm:local_linear) says of p_c.
 
 The state is sums only, so batches, epochs and processes merge by addition, in any order.
 """

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
 from torchmetrics import Metric
 
 from classwise._checks import ClassCounts, class_counts_tensor, known_name
+from classwise.errors import ArgumentError
 from classwise.stats.accuracy import (
     AccuracyState,
     accuracy_table,
@@ -146,6 +148,15 @@ class ClassFloors(_Shell):
     def state(self) -> FloorState:
         """Return the extremes themselves."""
         return FloorState(**self._tensors(), beta=self.beta, delta=self.delta)
+
+    def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
+        """Take in the floors of another metric, which must be measured under the same terms."""
+        if isinstance(incoming_state, ClassFloors) and not (
+            torch.equal(incoming_state.beta, self.beta)
+            and torch.equal(incoming_state.delta, self.delta)
+        ):
+            raise ArgumentError("floors measured under different terms cannot be merged.")
+        super().merge_state(incoming_state)
 
     def compute(self) -> FloorState:
         """Return the extremes; inf where a class had no sample."""
