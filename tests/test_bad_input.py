@@ -76,7 +76,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "infinite delta": (lambda: T.replace(delta=[0, float("inf"), 0]), r"delta\[1\]=inf is not finite"),
     "short field": (lambda: T.replace(alpha=[1, 1]), "alpha has 2 entries where there are 3"),
     "unknown field": (lambda: T.replace(bta=[1, 1, 1]), "no field 'bta', did you mean 'beta'"),
-    "fields differ": (lambda: cw.Terms([1, 1], [1, 1, 1], [0, 0], [0, 0]), "differ in length"),  # type: ignore[arg-type]
+    "fields differ": (lambda: cw.Terms([1, 1], [1, 1, 1], [0, 0], [0, 0]), "differ in length"),
     "2-D field": (lambda: T.replace(alpha=torch.ones(3, 1)), r"must have shape \(C,\)"),
     "text field": (lambda: T.replace(alpha="abc"), "alpha must be numbers"),
     "complex field": (lambda: T.replace(alpha=torch.ones(3, dtype=torch.complex64)), "real numbers"),

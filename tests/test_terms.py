@@ -362,9 +362,9 @@ def test_counts_without_any_sample_are_refused() -> None:
 def test_lists_become_float64_and_tensors_keep_their_dtype() -> None:
     made = Terms(
         alpha=torch.ones(2),
-        beta=[1, 2],  # type: ignore[arg-type]
+        beta=[1, 2],
         delta=torch.tensor([0, -1]),
-        margin=np.zeros(2, np.float16),  # type: ignore[arg-type]
+        margin=np.zeros(2, np.float16),
     )
     dtypes = [getattr(made, name).dtype for name in FIELDS]
     assert dtypes == [torch.float32, torch.float64, torch.float64, torch.float16]

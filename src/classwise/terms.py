@@ -11,11 +11,13 @@ pi_y = N_y / N the prior. Equations are numbered as printed in the paper, with t
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -45,6 +47,9 @@ __all__ = [
 ]
 
 
+Vector: TypeAlias = Tensor | np.ndarray | Sequence[float]
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Terms:
     """The class terms of one loss.
@@ -71,6 +76,10 @@ class Terms:
     beta: Tensor
     delta: Tensor
     margin: Tensor
+
+    if TYPE_CHECKING:  # what it takes, and not only what it holds
+
+        def __init__(self, alpha: Vector, beta: Vector, delta: Vector, margin: Vector) -> None: ...
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -136,11 +145,19 @@ class Terms:
         if dtype is not None and not dtype.is_floating_point:
             raise ArgumentError(f"terms are floating point, dtype={dtype} is not.")
         # dtype before device: float64 terms must be able to reach devices without float64.
-        return self.map(lambda vector: vector.to(dtype=dtype).to(device=device))
+        moved = self.map(lambda vector: vector.to(dtype=dtype).to(device=device))
+        # A narrower dtype may overflow.
+        return moved if dtype is None else dataclasses.replace(moved)
 
     def map(self, fn: Callable[[Tensor], Tensor]) -> Terms:
-        """Return the terms with ``fn`` applied to each of the four vectors."""
-        return Terms(**{f.name: fn(getattr(self, f.name)) for f in dataclasses.fields(self)})
+        """Return the terms moved by ``fn``, which must not change their values.
+
+        They are not validated again, which would wait for the device they moved to.
+        """
+        twin = copy.copy(self)
+        for field in dataclasses.fields(self):
+            object.__setattr__(twin, field.name, fn(getattr(self, field.name)))
+        return twin
 
     def isclose(self, other: Terms, rtol: float = 1e-6) -> bool:
         """Whether two terms are equal up to rounding."""

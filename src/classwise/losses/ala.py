@@ -57,10 +57,11 @@ def ala_loss(
 
     N_C is the smallest count. The paper at hand (Sec. 4, In3) prints N_1, which gives the tail a
     margin of -100 at CIFAR-100-LT; no official code was published, and one port scales Q by log 2.
+    Under ``torch.compile`` use the module, which makes its terms once.
 
     Args:
-        logits: cosines in [-1, 1], (N, C), not yet scaled.
-        target: int64 (N,) or class probabilities (N, C).
+        logits: cosines in [-1, 1], (N, C) or (N, C, d1, ...), not yet scaled.
+        target: int64 (N, d1, ...) or class probabilities of the logits' shape.
         class_counts: training counts, (C,).
         scale: > 0, the inverse temperature of the cosine head.
         weight: class weights, (C,).
@@ -138,3 +139,7 @@ class ALALoss(TermsModule):
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the loss of a batch."""
         return _ala(logits, target, self.terms, self.reduction, self.normalize, self.ignore_index)
+
+    def extra_repr(self) -> str:
+        """Describe the settings."""
+        return f"{self.terms}, reduction={self.reduction!r}, normalize={self.normalize!r}"

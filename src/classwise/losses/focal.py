@@ -64,8 +64,8 @@ def per_sample_focal(
     scores: Scores, target: Target, alpha: Tensor | None, *, gamma: float
 ) -> Tensor:
     """Return the weighted focal loss of each sample, 0 where the target is ignored."""
-    # -expm1(log p) is 1 - p with all its digits; the floor keeps the slope of x^gamma finite at 0,
-    # where the loss itself is 0.
+    # -expm1(log p) is 1 - p with the digits that log p has; the floor keeps the slope of x^gamma
+    # finite at 0, where the loss itself is 0.
     log_probs = scores.log_probs
     wrong = -torch.expm1(log_probs)
     modulator = wrong.clamp_min(torch.finfo(wrong.dtype).tiny) ** gamma if gamma else 1.0
@@ -108,3 +108,7 @@ class FocalLoss(KeepsPrecision):
             normalize=self.normalize,
             ignore_index=self.ignore_index,
         )
+
+    def extra_repr(self) -> str:
+        """Describe the settings."""
+        return f"gamma={self.gamma:g}, reduction={self.reduction!r}, normalize={self.normalize!r}"

@@ -143,3 +143,10 @@ class InfluenceBalancedLoss(KeepsPrecision):
             normalize=self.normalize,
             ignore_index=self.ignore_index,
         )
+
+    def extra_repr(self) -> str:
+        """Describe the settings."""
+        return (
+            f"strength={self.strength:g}, detach={self.detach}, reduction={self.reduction!r}, "
+            f"normalize={self.normalize!r}"
+        )

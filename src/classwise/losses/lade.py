@@ -43,7 +43,8 @@ def lade_loss(
     R is the published code's. There the importance weight inside T2_c is the prior of the column
     c for every sample, where the derivation weights each sample by the prior of its own label. R
     couples the samples of a batch, so there is no per-sample form, and N ranks that see N parts of
-    a batch do not compute what one process computes.
+    a batch do not compute what one process computes. Under ``torch.compile`` use the module, which
+    makes the log-prior once.
 
     Args:
         logits: (N, C); computed in float32 or wider.
@@ -131,3 +132,7 @@ class LADELoss(KeepsPrecision):
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the loss of a batch."""
         return _lade(logits, target, self.log_prior, self.weight, self.remine, self.ignore_index)
+
+    def extra_repr(self) -> str:
+        """Describe the settings."""
+        return f"classes={self.log_prior.numel()}, weight={self.weight:g}, remine={self.remine:g}"

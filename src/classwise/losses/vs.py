@@ -52,7 +52,7 @@ def vs_loss(
         ignore_index: target value that does not count. A batch of nothing else gives 0.
         label_smoothing: in [0, 1]; the target becomes (1 - s) * q + s / C, weights as in torch.
         normalizer: divide by this instead of the batch's own mass (gradient accumulation: the
-            mass of all micro-batches together).
+            mass of all micro-batches together). 0 is taken for 1: nothing counts.
 
     Returns:
         A scalar, or per-sample losses (N, d1, ...) for ``reduction="none"``.
