@@ -300,7 +300,7 @@ def test_two_processes_compute_what_one_does():
     # By its plain name, which a spawned process can import.
     alone, pair = (
         everything(None),
-        ranks.run_ranks(2, importlib.import_module("test_bins").everything),
+        ranks.run_ranks(2, importlib.import_module("test_metrics").everything),
     )
     for result in pair:
         for name, values in alone.items():
