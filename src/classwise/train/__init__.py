@@ -1,0 +1,1 @@
+"""Training: configuration, one loop, checkpoints, and what a run leaves behind."""

@@ -1,0 +1,86 @@
+"""Files that are whole or not there: atomic writes, and checkpoints that load without pickle."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from classwise.errors import CheckpointError, StateError
+
+__all__ = ["load_state", "save_state", "write_atomic", "write_json"]
+
+FORMAT = 1
+
+
+def write_atomic(path: Path, write: Callable[[Path], None]) -> None:
+    """Write a file so that it is there whole or not at all, and an older one stays until then.
+
+    Args:
+        path: where the file will be.
+        write: writes it to the path that it is given.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        write(part)
+        with part.open("rb") as file:
+            os.fsync(file.fileno())
+        part.replace(path)
+        _sync_folder(path.parent)
+    except (OSError, RuntimeError) as error:
+        # torch and safetensors wrap a full disk in errors of their own.
+        part.unlink(missing_ok=True)
+        kept = " The one before is untouched." if path.exists() else ""
+        raise StateError(f"{path} could not be written: {error}.{kept}") from error
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write plain data as JSON, atomically."""
+    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=True) + "\n"
+    write_atomic(path, lambda part: _write_text(part, text))
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def save_state(path: Path, state: Mapping[str, Any]) -> None:
+    """Write a checkpoint of tensors and plain data, atomically."""
+    write_atomic(path, lambda part: torch.save({"format": FORMAT, **state}, part))
+
+
+def load_state(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
+    """Return a checkpoint, or say why it is none. Nothing but tensors and plain data is loaded."""
+    try:
+        state = torch.load(path, map_location=device, weights_only=True)
+    except FileNotFoundError:
+        raise CheckpointError(f"there is no checkpoint {path}.") from None
+    except (OSError, EOFError, RuntimeError, zipfile.BadZipFile, pickle.UnpicklingError) as error:
+        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        raise CheckpointError(
+            f"{path} is damaged or no checkpoint of classwise ({reason}). "
+            "Delete it to start again from the beginning."
+        ) from error
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{path} is no checkpoint of this version of classwise. "
+            "Delete it to start again from the beginning."
+        )
+    return state
