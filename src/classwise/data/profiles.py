@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
 import torch
 from torch import Tensor
 
-from classwise._checks import ClassCounts, class_counts_tensor, known_name, number, whole_number
-from classwise.errors import ArgumentError
+from classwise._checks import (
+    ClassCounts,
+    class_counts_tensor,
+    known_name,
+    nearest,
+    number,
+    whole_number,
+)
+from classwise.data._counts import Counts, read_counts
+from classwise.data.findings import shown
+from classwise.errors import ArgumentError, DataError
 
-__all__ = ["PROFILES", "longtail_counts", "select"]
+__all__ = ["FORMS", "PROFILES", "Profile", "longtail_counts", "parse_profile", "select"]
 
 PROFILES = ("exp", "step", "uniform")
+
+FORMS = ("exp:R", "step:R[:fraction]", "uniform", "counts:FILE", "as-is")
+"""How an imbalance is written."""
+
+_KINDS = ("exp", "step", "uniform", "counts", "as-is")
+_UNEVEN = 0.1  # how much smaller than another a class may be where a profile wants equal ones
 
 
 def longtail_counts(
@@ -106,3 +125,130 @@ def select(labels: object, counts: ClassCounts, generator: torch.Generator) -> T
     starts = have.cumsum(0) - have
     rank = torch.arange(labels.numel()) - starts[labels[order]]
     return order[rank < wanted[labels[order]]].sort().values
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How many samples of each class to take from what there is; ``parse_profile`` makes it.
+
+    Args:
+        kind: ``"exp"``, ``"step"``, ``"uniform"``, ``"counts"`` or ``"as-is"``.
+        ratio: N_max / N_min, for exp and step.
+        fraction: of the classes that are small, for step.
+        given: name and number for each class, for counts; names are None where the file has none.
+    """
+
+    kind: str
+    ratio: float = 1.0
+    fraction: float = 0.5
+    given: Counts = ()
+
+    def counts(
+        self, labels: Tensor, num_classes: int, *, class_names: Sequence[str] = ()
+    ) -> Tensor:
+        """Return the training counts that this profile makes of what there is.
+
+        Classes come in the order of their labels, as in all published long-tailed data sets. N_max
+        is what the classes that the profile wants largest have: the first for exp, the first half
+        for step, all for uniform. Where these are meant to be equal but differ, by up to 10 %, it
+        is the smallest of them.
+
+        Args:
+            labels: class of each sample, int64 (N,).
+            num_classes: C.
+            class_names: needed for a file of counts with names.
+
+        Returns:
+            int64 (C,), nowhere more than there is.
+
+        >>> parse_profile("step:10").counts(torch.arange(4).repeat(50), 4).tolist()
+        [50, 50, 5, 5]
+        """
+        have = torch.bincount(labels, minlength=num_classes)
+        if self.kind == "as-is":
+            return have
+        wanted = self._wanted(have, class_names)
+        if bool((have < wanted).any()):
+            short = int(torch.nonzero(have < wanted)[0])
+            raise ArgumentError(
+                f"imbalance={str(self)!r} wants {int(wanted[short])} samples of class "
+                f"{_class(short, class_names)}, which has {int(have[short])}. Take a larger ratio, "
+                "or write the counts that you want into a file: counts:FILE."
+            )
+        return wanted
+
+    def _wanted(self, have: Tensor, class_names: Sequence[str]) -> Tensor:
+        if self.kind == "counts":
+            return _given_counts(self.given, len(have), class_names)
+        largest = {"exp": 1, "step": len(have) - int(len(have) * self.fraction)}
+        head = have[: largest.get(self.kind, len(have))]
+        low, high = int(head.argmin()), int(head.argmax())
+        if int(head[low]) < (1 - _UNEVEN) * int(head[high]):
+            raise ArgumentError(
+                f"imbalance={str(self)!r} wants equally many samples of {len(head)} classes, but "
+                f"{_class(low, class_names)} has {int(head[low])} and {_class(high, class_names)} "
+                f"has {int(head[high])}. Take as-is, or exp:R, or counts:FILE."
+            )
+        if not int(head[low]):
+            raise DataError(f"class {_class(low, class_names)} has no training samples.")
+        return longtail_counts(
+            int(head[low]), len(have), self.ratio, profile=self.kind, fraction=self.fraction
+        )
+
+    def __str__(self) -> str:
+        if self.kind == "exp":
+            return f"exp:{self.ratio:g}"
+        if self.kind == "step":
+            return f"step:{self.ratio:g}" + (f":{self.fraction:g}" if self.fraction != 0.5 else "")
+        return self.kind
+
+
+def parse_profile(text: object) -> Profile:
+    """Read how imbalanced the training data shall be.
+
+    - ``exp:R`` and ``step:R[:fraction]``: as ``longtail_counts``, with ratio R
+    - ``uniform``: the same number of each class
+    - ``counts:FILE``: JSON, CSV or text, name and count or one count for each class
+    - ``as-is``: all samples
+
+    >>> parse_profile("step:100:0.3")
+    Profile(kind='step', ratio=100.0, fraction=0.3, given=())
+    """
+    if not isinstance(text, str):
+        raise ArgumentError(f"imbalance={text!r} must be one of {', '.join(FORMS)}.")
+    kind, colon, rest = text.partition(":")
+    known_name("imbalance", kind, _KINDS)
+    if kind == "counts":
+        if not rest:
+            raise ArgumentError("imbalance='counts' needs a file: counts:FILE.")
+        return Profile(kind, given=read_counts(Path(rest).expanduser()))
+    parts = rest.split(":") if colon else []
+    legal = {"exp": (1, 1), "step": (1, 2)}.get(kind, (0, 0))
+    if not legal[0] <= len(parts) <= legal[1]:
+        form = FORMS[_KINDS.index(kind)]
+        raise ArgumentError(f"imbalance={text!r} must be written {form}, R being N_max / N_min.")
+    try:
+        ratio, fraction = (*map(float, parts), *(1.0, 0.5)[len(parts) :])
+    except ValueError as error:
+        raise ArgumentError(f"imbalance={text!r}: {rest!r} must be numbers.") from error
+    ratio = number(f"imbalance={text!r}: the ratio", ratio, low=1)
+    fraction = number(f"imbalance={text!r}: the fraction", fraction, low=0, high=1)
+    return Profile(kind, ratio, fraction)
+
+
+def _class(index: int, class_names: Sequence[str]) -> str:
+    return f"{index} ({shown(class_names[index])!r})" if class_names else str(index)
+
+
+def _given_counts(given: Counts, num_classes: int, class_names: Sequence[str]) -> Tensor:
+    if len(given) != num_classes:
+        raise DataError(f"the file has {len(given)} counts where there are {num_classes} classes.")
+    if given[0][0] is None:
+        return torch.tensor([count for _, count in given])
+    counts = {str(name): count for name, count in given}
+    for name in counts:
+        if name not in class_names:
+            raise DataError(
+                f"the file counts {shown(name)!r}, which is no class{nearest(name, class_names)}"
+            )
+    return torch.tensor([counts[name] for name in class_names])
