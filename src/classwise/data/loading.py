@@ -1,0 +1,302 @@
+"""Batches for training and evaluation, normalised and on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from classwise._checks import class_vector, known_name, whole_number
+from classwise.data._image_ops import on_device
+from classwise.data._random import generator_for
+from classwise.data.augment import AUGMENTS, Stage, file_transform, image_stages
+from classwise.data.dataset import Files, Split
+from classwise.data.mixing import Mix, Mixing, mix, parse_mixing
+from classwise.data.sampling import Batch, ClassSampler, SequentialSampler
+from classwise.errors import ArgumentError
+
+__all__ = ["Loader", "Sampler", "make_loader"]
+
+Sampler: TypeAlias = ClassSampler | SequentialSampler
+
+
+class Loader:
+    """Iterates over batches ``(inputs, target)``; made by ``make_loader``.
+
+    ``inputs`` are float32 on the device, normalised; images are in channels-last memory. ``target``
+    is int64 (n,), or float32 (n, C) where samples are mixed.
+
+    What a batch holds depends on (seed, epoch, position) alone: the random draws are made for the
+    batch of all ranks, of which each keeps its rows. There is no state beside the sampler's epoch.
+    """
+
+    def __init__(
+        self,
+        labels: Tensor,
+        sampler: Sampler,
+        *,
+        num_classes: int,
+        mixing: Mixing | None,
+        device: torch.device,
+        seed: int,
+    ) -> None:
+        self.sampler = sampler
+        self.num_classes = num_classes
+        self.device = device
+        self._labels = labels
+        self._class_counts = torch.bincount(labels, minlength=num_classes)
+        self._mixing = mixing
+        self._seed = seed
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        raise NotImplementedError
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iteration shows.
+
+        Args:
+            epoch: counted from 0.
+        """
+        self.sampler.set_epoch(epoch)
+
+    def _target(self, indices: Tensor) -> Tensor:
+        return on_device(self._labels.index_select(0, indices), self.device)
+
+    def _mixed(self, inputs: Tensor, indices: Tensor, *purpose: str | int) -> tuple[Tensor, Tensor]:
+        target = self._target(indices)
+        if self._mixing is None:
+            return inputs, target
+        generator = generator_for("mixing", self._seed, *purpose)
+        drawn = self._mixing.draw(self._labels[indices], self._class_counts, generator)
+        drawn = Mix(*(on_device(part, self.device) for part in drawn))
+        return mix(inputs, target, drawn, self.num_classes)
+
+
+class _Normalise:
+    """uint8 (n, ch, H, W) to (x / 255 - mean) / std in one multiplication and one addition."""
+
+    def __init__(self, mean: Tensor, std: Tensor, device: torch.device) -> None:
+        self.scale = (1 / (255 * std)).float().view(1, -1, 1, 1).to(device)
+        self.shift = (-mean / std).float().view(1, -1, 1, 1).to(device)
+
+    def __call__(self, images: Tensor) -> Tensor:
+        return images.float().mul_(self.scale).add_(self.shift)
+
+
+class _MemoryLoader(Loader):
+    """All samples on the device: images as uint8 pixels, augmented in batches, or a table."""
+
+    def __init__(
+        self,
+        inputs: Tensor,
+        labels: Tensor,
+        sampler: Sampler,
+        *,
+        stages: tuple[Stage, ...],
+        normalise: _Normalise | None,
+        num_classes: int,
+        mixing: Mixing | None,
+        device: torch.device,
+        seed: int,
+    ) -> None:
+        super().__init__(
+            labels, sampler, num_classes=num_classes, mixing=mixing, device=device, seed=seed
+        )
+        self._inputs = inputs
+        self._stages = stages
+        self._normalise = normalise
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        epoch = self.sampler.epoch
+        for batch in self.sampler.batches():
+            if self._mixing is None:
+                indices = batch.indices[batch.rows]
+                yield self._prepared(batch, batch.rows, epoch), self._target(indices)
+                continue
+            # Partners may belong to other ranks: prepare the batch of all, keep this one's rows.
+            whole = slice(0, len(batch.indices))
+            inputs = self._prepared(batch, whole, epoch)
+            inputs, target = self._mixed(inputs, batch.indices, epoch, batch.number)
+            yield inputs[batch.rows], target[batch.rows]
+
+    def _prepared(self, batch: Batch, rows: slice, epoch: int) -> Tensor:
+        inputs = self._inputs.index_select(0, on_device(batch.indices[rows], self.device))
+        if self._normalise is None:
+            return inputs
+        generator = generator_for("augment", self._seed, epoch, batch.number)
+        for stage in self._stages:
+            inputs = stage(inputs, stage.draw(len(batch.indices), generator)[rows])
+        return self._normalise(inputs.permute(0, 3, 1, 2))
+
+
+class _FileLoader(Loader):
+    """Files, decoded and augmented in workers; normalised and mixed on the device."""
+
+    def __init__(
+        self,
+        files: Files,
+        labels: Tensor,
+        sampler: Sampler,
+        *,
+        augment: str,
+        image_size: int,
+        workers: int,
+        normalise: _Normalise,
+        num_classes: int,
+        mixing: Mixing | None,
+        device: torch.device,
+        seed: int,
+    ) -> None:
+        from classwise.data._files import file_batches  # noqa: PLC0415  # Pillow, torchvision
+
+        super().__init__(
+            labels, sampler, num_classes=num_classes, mixing=mixing, device=device, seed=seed
+        )
+        self._normalise = normalise
+        self._images = file_batches(
+            files,
+            file_transform(augment, image_size),
+            sampler,
+            seed=seed,
+            workers=workers,
+            pin_memory=device.type == "cuda",
+        )
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        from classwise.data._files import checked_images  # noqa: PLC0415
+
+        epoch = self.sampler.epoch
+        for batch, read in zip(self.sampler.batches(), self._images, strict=True):
+            images = checked_images(read).to(self.device, non_blocking=True)
+            inputs = self._normalise(images.contiguous(memory_format=torch.channels_last))
+            indices = batch.indices[batch.rows]
+            yield self._mixed(inputs, indices, epoch, batch.number, self.sampler.rank)
+
+
+def make_loader(
+    split: Split,
+    sampler: Sampler,
+    *,
+    num_classes: int,
+    mean: Sequence[float],
+    std: Sequence[float],
+    augment: str = "none",
+    mixing: str = "none",
+    device: torch.device | str = "cpu",
+    seed: int = 0,
+    workers: int = 0,
+    image_size: int = 224,
+    train: bool = True,
+) -> Loader:
+    """Return a loader of normalised batches on ``device``.
+
+    Images in memory are moved to the device once, as uint8, and augmented there in batches. Tables
+    are standardised once. Files are read by ``workers`` processes with torchvision's transforms.
+
+    Several ranks together see exactly what one process would. The exception is mixing of files,
+    where a rank draws partners from its own part of the batch: the others' images are elsewhere.
+
+    Args:
+        split: samples with labels.
+        sampler: which samples make a batch; its size is that of all ranks together.
+        num_classes: C.
+        mean: of each channel in [0, 1], or of each column of a table.
+        std: likewise, > 0.
+        augment: one of ``AUGMENTS``; tables know ``"none"`` only.
+        mixing: ``"none"``, ``"mixup:ALPHA"`` or ``"unimix:POWER"``.
+        device: where batches are wanted.
+        seed: of augmentation and mixing.
+        workers: processes that read files; 0 reads in this one.
+        image_size: height and width that files are brought to.
+        train: False for evaluation, which neither augments nor mixes.
+
+    >>> split = Split(torch.zeros(6, 3, 8, 8, dtype=torch.uint8), torch.arange(6) % 2)
+    >>> sampler = ClassSampler(split.labels, 2, batch_size=4)
+    >>> loader = make_loader(split, sampler, num_classes=2, mean=[0.5] * 3, std=[0.5] * 3)
+    >>> [(tuple(inputs.shape), float(inputs.max())) for inputs, target in loader]
+    [((4, 3, 8, 8), -1.0), ((2, 3, 8, 8), -1.0)]
+    """
+    kind = split.kind
+    place = _checked_device(device)
+    num_classes = whole_number("num_classes", num_classes, low=1)
+    _check_fit(split, sampler, num_classes)
+    means, stds = _statistics(split, mean, std)
+    known_name("augment", augment, AUGMENTS)
+    mixer = parse_mixing(mixing)
+    if not train and (augment != "none" or mixer is not None):
+        raise ArgumentError(
+            f"augment={augment!r} and mixing={mixing!r} must be 'none' with train=False."
+        )
+    if kind == "table" and augment != "none":
+        raise ArgumentError(f"augment={augment!r} is for images; for a table it must be 'none'.")
+    common = {
+        "num_classes": num_classes,
+        "mixing": mixer,
+        "device": place,
+        "seed": whole_number("seed", seed, low=0),
+    }
+    workers = whole_number("workers", workers, low=0)
+    if isinstance(split.inputs, Files):
+        return _FileLoader(
+            split.inputs,
+            split.labels,
+            sampler,
+            augment=augment,
+            image_size=whole_number("image_size", image_size, low=1),
+            workers=workers,
+            normalise=_Normalise(means, stds, place),
+            **common,
+        )
+    if kind == "table":
+        table = ((split.inputs.double() - means) / stds).float().to(place)
+        return _MemoryLoader(table, split.labels, sampler, stages=(), normalise=None, **common)
+    return _MemoryLoader(
+        split.inputs.permute(0, 2, 3, 1).contiguous().to(place),
+        split.labels,
+        sampler,
+        stages=image_stages(augment, split.input_shape),
+        normalise=_Normalise(means, stds, place),
+        **common,
+    )
+
+
+def _checked_device(device: torch.device | str) -> torch.device:
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ArgumentError(f"device={device!r} is not a device of torch.") from error
+
+
+def _check_fit(split: Split, sampler: Sampler, num_classes: int) -> None:
+    if not isinstance(sampler, ClassSampler | SequentialSampler):
+        raise ArgumentError(
+            f"sampler must be a ClassSampler or a SequentialSampler, got {type(sampler).__name__}."
+        )
+    if sampler.length != len(split):
+        raise ArgumentError(
+            f"the sampler is for {sampler.length} samples, the split has {len(split)}."
+        )
+    highest = int(split.labels.max())
+    if highest >= num_classes:
+        raise ArgumentError(f"labels go up to {highest}, num_classes={num_classes} is too few.")
+
+
+def _statistics(split: Split, mean: Sequence[float], std: Sequence[float]) -> tuple[Tensor, Tensor]:
+    width = split.input_shape[0]
+    means = class_vector("mean", mean)
+    stds = class_vector("std", std)
+    for name, values in (("mean", means), ("std", stds)):
+        if values.numel() != width:
+            raise ArgumentError(
+                f"{name} has {values.numel()} entries where there are {width} "
+                f"{'columns' if split.kind == 'table' else 'channels'}."
+            )
+    if bool((stds <= 0).any()):
+        wrong = int(stds.argmin())
+        raise ArgumentError(f"std[{wrong}]={float(stds[wrong])} must be > 0.")
+    return means.double(), stds.double()
