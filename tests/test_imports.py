@@ -90,7 +90,7 @@ def test_every_public_name_has_a_docstring(name: str):
 
 
 def test_errors_are_classwise_errors_and_builtin_ones():
-    for error in (cw.ArgumentError, cw.UnknownNameError, cw.RecipeError):
+    for error in (cw.ArgumentError, cw.UnknownNameError, cw.RecipeError, cw.DataError):
         assert issubclass(error, (cw.ClasswiseError,))
         assert issubclass(error, ValueError)
     for error in (cw.StateError, cw.CheckpointError):

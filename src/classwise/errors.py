@@ -4,6 +4,7 @@ ClasswiseError
 ├── ArgumentError (ValueError)       an argument that cannot be right
 │   ├── UnknownNameError             a name that does not exist; says which one is near
 │   └── RecipeError                  a combination of methods that means nothing
+├── DataError (ValueError)           files that are missing, corrupt or not what they say
 └── StateError (RuntimeError)        the right call at the wrong time
     └── CheckpointError              a state that belongs to something else
 
@@ -17,6 +18,7 @@ __all__ = [
     "CheckpointError",
     "ClasswiseError",
     "ClasswiseWarning",
+    "DataError",
     "RecipeError",
     "StateError",
     "UnknownNameError",
@@ -37,6 +39,10 @@ class UnknownNameError(ArgumentError):
 
 class RecipeError(ArgumentError):
     """Parts of a recipe do not go together."""
+
+
+class DataError(ClasswiseError, ValueError):
+    """A data set is missing, corrupt, empty or not in the format that it claims."""
 
 
 class StateError(ClasswiseError, RuntimeError):
