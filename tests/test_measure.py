@@ -111,3 +111,19 @@ def test_measure_counts_what_it_skipped():
     result = cw.measure(nn.Identity(), data, COUNTS)
     assert (result.samples, result.skipped) == (20, 1)
     assert int(result.table.count.sum()) == 19
+
+
+def test_without_counts_there_are_no_groups():
+    model, data = Net(), loader()
+    with_counts = cw.measure(model, data, COUNTS)
+    without = cw.measure(model, data)
+    assert without.shots == {}
+    assert set(with_counts.accuracy) - set(without.accuracy) <= {"many", "medium", "few"}
+    assert torch.equal(without.accuracy["balanced"], with_counts.accuracy["balanced"])
+    assert torch.equal(without.table.count, with_counts.table.count)
+    assert without.samples == with_counts.samples
+
+
+def test_counts_of_other_classes_than_the_logits_are_refused():
+    with pytest.raises(cw.ArgumentError, match="logits have 5 classes"):
+        cw.measure(Net(), loader(), [5, 3])

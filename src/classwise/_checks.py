@@ -79,8 +79,11 @@ def whole_number(argument: str, value: object, *, low: int, high: int | None = N
     return int(value)
 
 
-def class_counts_tensor(class_counts: ClassCounts, *, allow_empty: bool = False) -> Tensor:
-    """Return training counts as an int64 tensor of shape (C,) on the CPU."""
+def class_counts_tensor(class_counts: ClassCounts, *, allow_empty: bool | None = None) -> Tensor:
+    """Return training counts as an int64 tensor of shape (C,) on the CPU.
+
+    ``allow_empty`` None is False where the caller has no such argument to advise.
+    """
     wrong_kind = ArgumentError(
         "class_counts must be a one-dimensional sequence of whole numbers, one for each class, "
         f"got {_describe(class_counts)}."
@@ -105,17 +108,20 @@ def class_counts_tensor(class_counts: ClassCounts, *, allow_empty: bool = False)
     if not allow_empty and int(counts.min()) == 0:
         empty = torch.nonzero(counts == 0).flatten().tolist()
         shown = ", ".join(map(str, empty[:5])) + (", ..." if len(empty) > 5 else "")
+        advice = "Remove them from the label set" + (
+            "."
+            if allow_empty is None
+            else ", or pass allow_empty=True to treat each as a class of one sample."
+        )
         raise ArgumentError(
-            f"class_counts has {len(empty)} class(es) without samples (index {shown}). "
-            "Remove them from the label set, or pass allow_empty=True to treat each as a class of "
-            "one sample."
+            f"class_counts has {len(empty)} class(es) without samples (index {shown}). {advice}"
         )
     if int(counts.max()) == 0:
         raise ArgumentError("class_counts has no sample in any class.")
     return counts
 
 
-def log_prior(class_counts: ClassCounts, *, allow_empty: bool = False) -> Tensor:
+def log_prior(class_counts: ClassCounts, *, allow_empty: bool | None = None) -> Tensor:
     """Return log(N_y / N) in float64; an empty class counts as one sample where allowed."""
     counts = class_counts_tensor(class_counts, allow_empty=allow_empty).clamp(min=1).double()
     return counts.log() - counts.sum().log()

@@ -61,7 +61,7 @@ def slopes(
 
         kappa_c = argmin_k sum_b n_cb * (accuracy_cb - k * regressor_cb)^2
 
-    a line through the origin, each bin weighted by its samples; below 1 is over-confident.
+    a line through the origin, bins weighted by their samples. A kappa+ below 1 is over-confidence.
     Assumption 2 (asm:local_linear) is about kappa+, Assumption 3 (asm:local_nonlinear) kappa*.
 
     A class has too little data with fewer than ``min_count`` samples, fewer than two filled bins or
@@ -94,13 +94,17 @@ def slopes(
     if pool is not None:
         known_name("pool", pool, POOLS)
     min_count = whole_number("min_count", min_count, low=1)
-    if not isinstance(table, BinTable):
-        raise ArgumentError(
-            f"table must be a BinTable, got {type(table).__name__}; call compute() on ClassBins."
-        )
-    chain = levels(table, pool, fallback, shots)
+    chain = levels(_checked(table), pool, fallback, shots)
     slope = chained_slopes(table, on, chain, method=method, min_count=min_count)
     return slope.nan_to_num(nan=1.0)
+
+
+def _checked(table: object) -> BinTable:
+    if isinstance(table, BinTable):
+        return table
+    raise ArgumentError(
+        f"table must be a BinTable, got {type(table).__name__}; call compute() on ClassBins."
+    )
 
 
 def levels(table: BinTable, pool: str | None, fallback: str, shots: Shots | None) -> list[Tensor]:
@@ -217,6 +221,7 @@ def calibration_error(table: BinTable, shots: Shots | None = None) -> Calibratio
     >>> round(float(cw.calibration_error(bins.compute()).ece), 3)
     0.4
     """
+    table = _checked(table)
     everyone = torch.zeros(table.num_classes, dtype=torch.int64, device=table.count.device)
     (ece,), (mce,) = _errors(table.merged(everyone))
     class_ece, class_mce = _errors(table)
@@ -262,6 +267,7 @@ def reliability(table: BinTable, shots: Shots | None = None) -> dict[str, Curve]
     >>> cw.reliability(bins.compute())["all"].accuracy[8].item()
     0.5
     """
+    table = _checked(table)
     everyone = torch.zeros(table.num_classes, dtype=torch.int64, device=table.count.device)
     curves = {"all": _curve(table.merged(everyone))}
     for name, row in _merged_groups(table, shots):

@@ -14,7 +14,7 @@ from torch import Tensor
 from classwise._checks import ClassCounts, class_counts_tensor, class_vector, log_prior, number
 from classwise.errors import ArgumentError, StateError
 from classwise.stats.floors import FloorState
-from classwise.terms import Terms
+from classwise.terms import Terms, checked_terms
 
 __all__ = ["Bound", "Consistency", "Verdict", "bound", "consistent", "lipschitz"]
 
@@ -46,7 +46,7 @@ def lipschitz(terms: Terms, floors: object) -> Tensor:
     >>> cw.theory.lipschitz(t, floors).round(decimals=4).tolist()
     [0.7071, 1.4142]
     """
-    state = _floor_state(floors, terms)
+    state = _floor_state(floors, checked_terms(terms))
     if terms.has_margin:
         raise ArgumentError(
             "terms with margins (LDAM, ALA) are outside the lemma: margin must be 0."
@@ -213,6 +213,7 @@ def consistent(
     rtol = number("rtol", rtol, low=0)
     log_pi = log_prior(class_counts)
     # A delta of -17 in float32 is known to 1e-6 only.
+    terms = checked_terms(terms)
     largest = float(terms.delta.abs().max()) + float(terms.beta.log().abs().max()) + 1
     rtol += 8 * torch.finfo(terms.delta.dtype).eps * largest
     terms = terms.to(device="cpu", dtype=torch.float64)

@@ -16,7 +16,7 @@ from classwise._checks import tensor_of_logits, tensor_of_target, whole_number
 from classwise.errors import ArgumentError
 from classwise.losses._scores import across_classes, upcast
 from classwise.stats._where import sum_dtype
-from classwise.terms import Terms
+from classwise.terms import Terms, checked_terms
 
 __all__ = ["FloorState", "empty_floors", "update_floors"]
 
@@ -61,7 +61,7 @@ def empty_floors(
 ) -> FloorState:
     """Return the state before any sample."""
     num_classes = whole_number("num_classes", num_classes, low=2)
-    if terms is not None and terms.num_classes != num_classes:
+    if terms is not None and checked_terms(terms).num_classes != num_classes:
         raise ArgumentError(f"terms have {terms.num_classes} classes, num_classes={num_classes}.")
     none = torch.full((num_classes,), torch.inf, device=device, dtype=sum_dtype(device))
     return FloorState(

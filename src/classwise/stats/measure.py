@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from classwise._checks import ClassCounts, class_counts_tensor
+from classwise._checks import ClassCounts, tensor_of_logits
 from classwise.errors import ArgumentError, StateError
 from classwise.losses._scores import Scores
 from classwise.stats.accuracy import accuracy_table, empty_accuracy, update_accuracy
@@ -30,7 +30,7 @@ class Measurement:
         table: reliability bins, for slopes, calibration errors and curves.
         accuracy: as ``classwise.ClassAccuracy.compute``.
         floors: as ``classwise.ClassFloors.compute``.
-        shots: the groups that ``accuracy`` used.
+        shots: the groups that ``accuracy`` used; empty without ``class_counts``.
         samples: how many samples counted.
         skipped: how many of them have no place in ``table``, their logits not being finite.
     """
@@ -46,7 +46,7 @@ class Measurement:
 def measure(
     model: nn.Module,
     loader: Iterable[Any],
-    class_counts: ClassCounts,
+    class_counts: ClassCounts | None = None,
     *,
     terms: Terms | None = None,
     adjusted: bool = False,
@@ -65,7 +65,7 @@ def measure(
     Args:
         model: called with the first element of each batch, returns logits (N, C, ...).
         loader: yields (inputs, target) or longer; only the first two are used.
-        class_counts: *training* counts, (C,), for many / medium / few.
+        class_counts: *training* counts, (C,), for many / medium / few; None leaves these out.
         terms: class terms under which the floors' probabilities are measured.
         adjusted: measure the bins on the logits adjusted by ``terms`` instead of on raw ones.
         num_bins: reliability bins.
@@ -82,34 +82,36 @@ def measure(
     >>> cw.measure(torch.nn.Linear(4, 2), loader, [300, 30]).samples
     8
     """
-    counts = class_counts_tensor(class_counts, allow_empty=allow_empty)
     if adjusted and terms is None:
         raise ArgumentError("adjusted=True needs the terms to adjust the logits by.")
+    groups: dict[str, Tensor] = {}
+    if class_counts is not None:
+        groups = shots(class_counts, many=many, few=few, allow_empty=allow_empty)
     if device is None:
         first = next(model.parameters(), None)
         device = torch.device("cpu") if first is None else first.device
-    classes = counts.numel()
-    bins = empty_bins(classes, num_bins, device)
-    floors = empty_floors(classes, terms=terms, device=device)
-    correct = empty_accuracy(classes, device)
+    correct = floors = bins = None
     with torch.no_grad(), _eval_mode(model):
         for batch in loader:
             inputs, target = _pair(batch, device)
             logits = model(inputs)
+            if correct is None or floors is None or bins is None:
+                classes = len(groups["few"]) if groups else tensor_of_logits(logits).shape[1]
+                correct = empty_accuracy(classes, device)
+                floors = empty_floors(classes, terms=terms, device=device)
+                bins = empty_bins(classes, num_bins, device)
             update_accuracy(correct, logits, target, ignore_index=ignore_index)
             update_floors(floors, logits, target, ignore_index=ignore_index)
             seen = Scores(logits, terms).adjusted if adjusted else logits
             update_bins(bins, seen, target, group_by=group_by, ignore_index=ignore_index)
-    samples = int(correct.count.sum())
-    if not samples:
+    if correct is None or floors is None or bins is None or not int(correct.count.sum()):
         raise StateError("the loader yielded no sample that counts.")
-    groups = shots(counts, many=many, few=few, allow_empty=allow_empty)
     return Measurement(
         table=bin_table(bins),
-        accuracy=accuracy_table(correct, groups),
+        accuracy=accuracy_table(correct, groups or None),
         floors=floors,
         shots=groups,
-        samples=samples,
+        samples=int(correct.count.sum()),
         skipped=int(bins.skipped),
     )
 
