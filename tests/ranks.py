@@ -70,7 +70,11 @@ def train(rank: int | None, method: str, normalize: str | None) -> dict[str, Any
         for step in range(4):
             inputs, target, rows = whole_batch(4 * epoch + step)
             mine = slice(None) if rank is None else rows[rank]
-            loss = criterion(model(inputs[mine].double()), target[mine])
+            # With "batch" no collective makes the divisor global, so it is said.
+            size = len(target) / (1 if rank is None else 2) if normalize == "batch" else None
+            loss = criterion(
+                model(inputs[mine].double()), target[mine], features=inputs[mine], normalizer=size
+            )
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -180,5 +184,7 @@ TRAININGS = (
     ("cb", None),
     ("cvs+adrw", "weights"),
     ("ldam+drw", None),
-    ("focal+adrw", None),
+    ("focal+adrw", "weights"),
+    ("focal+adrw", "batch"),
+    ("ib", "batch"),
 )

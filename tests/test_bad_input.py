@@ -123,6 +123,9 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "unknown hyper": (lambda: criterion("vs", tua=1), r"'vs' takes tau, gamma, not 'tua', did you mean 'tau'"),
     "hyper of another": (lambda: criterion("ce", gamma=1), "'ce' takes no hyper-parameters, not 'gamma'"),
     "foreign hyper": (lambda: criterion("cvs+adrw", tro=1), "here it is called 'nu'"),
+    "foreign t_reweight": (lambda: criterion("ce", t_reweight=5), "here it is called 'defer_at'"),
+    "foreign name of nothing": (lambda: criterion("ce", tro=1), r"takes no hyper-parameters, not 'tro'\.$"),
+    "misspelt setting": (lambda: criterion("ce", defer_et=5), "not 'defer_et', did you mean 'defer_at'"),
     "foreign counts": (lambda: criterion("ce", cls_num_list=GOOD), "here it is called 'class_counts'"),
     "hyper range": (lambda: criterion("ce+drw", p=2), "p=2 is out of range"),
     "hyper beside recipe": (lambda: criterion(cw.Recipe.parse("ce"), tau=1), "set tau in its parts"),
@@ -136,6 +139,9 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "phase hyper": (lambda: cw.Phase(cw.Part("la", tua=1)), "terms 'la' takes tau, not 'tua'"),
     "phase weights": (lambda: cw.Phase(weights=cw.Part("powr", nu=1)), "did you mean 'power'"),
     "phase loss": (lambda: cw.Phase(loss="focl"), "did you mean 'focal'"),
+    "phase leans on": (lambda: cw.Phase(cw.terms.la, leans_on="kappa"), "leans_on='kappa' is unknown"),
+    "named terms lean": (lambda: cw.Phase("ce", leans_on="star"), "is for a function of class_counts and slopes"),
+    "margins in focal": (lambda: criterion(cw.Recipe([cw.Phase(cw.terms.ldam(GOOD), loss=cw.Part("focal", gamma=1))])), "knows no margins"),
     "phase start": (lambda: cw.Phase(start=-1), "start=-1 must be at least 0"),
     "phase start text": (lambda: cw.Phase(start="later"), "start='later' must be a whole number"),
     # the criterion
@@ -156,6 +162,11 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "float epoch": (lambda: running().start_epoch(1.0), "epoch=1.0 must be a whole number"),  # type: ignore[arg-type]
     "criterion C": (lambda: running()(torch.zeros(4, 5), Y), "logits have 5 classes"),
     "criterion target": (lambda: running()(Z, Y + 5), "target holds 5"),
+    "empty normalize": (lambda: criterion(normalize=""), "normalize='' is unknown"),
+    "mass": (lambda: running().mass(Y + 1), "target holds 3"),
+    "mass of a list": (lambda: running().mass([0, 1]), "target must be a torch.Tensor"),  # type: ignore[arg-type]
+    "features before their phase": (lambda: running("ib")(Z.clone().requires_grad_(), Y), "'ib' needs the features"),
+    "foreign state": (lambda: criterion().load_state_dict({"weight": Z}), "no state of a classwise Criterion"),
     "criterion features": (lambda: running("ib", start=0.0)(Z, Y), "needs the features"),
     "no statistics": (lambda: running(slopes=None).table(), "streams no statistics"),
     # slopes
@@ -167,6 +178,8 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "config part": (lambda: cw.SlopeConfig().replace(momentm=0.5), "did you mean 'momentum'"),
     "config shrink": (lambda: cw.SlopeConfig(shrink=-1), "shrink=-1 is out of range"),
     "slopes of a metric": (lambda: cw.slopes(cw.ClassBins(3)), "call compute"),  # type: ignore[arg-type]
+    "errors of a metric": (lambda: cw.calibration_error(cw.ClassBins(3)), "table must be a BinTable, got ClassBins"),  # type: ignore[arg-type]
+    "curves of a metric": (lambda: cw.reliability(cw.ClassBins(3)), "call compute"),  # type: ignore[arg-type]
     "slopes on": (lambda: cw.slopes(table(), on="logits"), "did you mean 'logit'"),
     "slopes method": (lambda: cw.slopes(table(), method="ols"), "method='ols' is unknown"),
     "slopes pool": (lambda: cw.slopes(table(), pool="many"), "pool='many' is unknown"),
@@ -179,6 +192,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "bins C": (lambda: cw.ClassBins(5).update(Z, Y), "logits have 3 classes"),
     "bins target": (lambda: cw.ClassBins(3).update(Z, Y + 9), "target holds 9"),
     "floors terms": (lambda: cw.ClassFloors(4, terms=T), "terms have 3 classes, num_classes=4"),
+    "floors under counts": (lambda: cw.ClassFloors(3, terms=GOOD), "terms must be a classwise Terms, got list"),  # type: ignore[arg-type]
     "shots overlap": (lambda: cw.shots(GOOD, many=5, few=10), "few=10 and many=5 overlap"),
     "shots kind": (lambda: cw.calibration_error(table(), shots=["few"]), "must map group names"),  # type: ignore[arg-type]
     "shots mask": (lambda: cw.reliability(table(), {"few": torch.ones(3)}), "must be a bool mask"),
@@ -192,6 +206,10 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "floors C": (lambda: cw.theory.lipschitz(cw.terms.ce([3, 1]), floors()), "floors are of 3 classes"),
     "margins": (lambda: cw.theory.lipschitz(cw.terms.ldam(GOOD), floors()), "outside the lemma"),
     "bound counts": (lambda: cw.theory.bound(T, floors(), [3, 1]), "class_counts has 2 classes"),
+    "lipschitz of counts": (lambda: cw.theory.lipschitz(GOOD, floors()), "terms must be a classwise Terms, got list"),  # type: ignore[arg-type]
+    "consistent of counts": (lambda: cw.theory.consistent(GOOD, GOOD), "terms must be a classwise Terms, got list"),  # type: ignore[arg-type]
+    "zero count in theory": (lambda: cw.theory.consistent(T, [5, 0, 1]), r"Remove them from the label set\.$"),
+    "zero count in bound": (lambda: cw.theory.bound(T, floors(), [5, 0, 1]), r"Remove them from the label set\.$"),
     "consistent counts": (lambda: cw.theory.consistent(T, [3, 1]), "class_counts has 2 classes"),
     "consistent slopes": (lambda: cw.theory.consistent(T, GOOD, [1, 1, -1]), "slopes must be > 0"),
     "unknown assumption": (lambda: cw.theory.consistent(T, GOOD).under("local"), "assumption='local' is unknown"),

@@ -1,13 +1,16 @@
 import copy
+import inspect
 import math
 import pickle
 
+import numpy as np
 import pytest
 import torch
 import torch._dynamo.testing
 import torch.nn.functional as F
 
 import classwise as cw
+from classwise._hyper import CRITERION_KEYWORDS
 from classwise.recipes import BASES
 
 COUNTS = [500, 120, 60, 19, 5]
@@ -170,7 +173,7 @@ def test_statistics_are_left_alone_in_eval_without_grad_and_on_request():
     criterion = started()
     logits, target = batch()
     criterion(logits, target)
-    before = {k: v.clone() for k, v in criterion.state_dict().items() if k != "_extra_state"}
+    before = copy.deepcopy(criterion.state_dict())
     criterion.eval()
     criterion(logits, target)
     criterion.train()
@@ -203,9 +206,11 @@ def test_slopes_none_streams_nothing():
 def test_the_same_epoch_again_changes_nothing():
     criterion = started()
     criterion(*batch())
-    state = pickle.dumps(criterion.state_dict())
+    before = copy.deepcopy(criterion.state_dict())
     criterion.start_epoch(0)
-    assert pickle.dumps(criterion.state_dict()) == state
+    after = criterion.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
 
 
 def test_jumping_back_drops_the_statistics_and_keeps_the_slopes():
@@ -384,3 +389,182 @@ def test_empty_classes_on_request():
 
 def test_the_representation_names_the_phases():
     assert "cvs+adrw: mla(gamma=0.01) | from defer: cla(tau=0.9)" in repr(started())
+
+
+def by_hand(*phases: cw.Phase, name: str = "mine") -> cw.Recipe:
+    return cw.Recipe(phases, name=name)
+
+
+def ldam_of_counts(class_counts: torch.Tensor) -> cw.Terms:
+    return cw.terms.ldam(class_counts)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "scale"),
+    [
+        ("ldam", {}, 30.0),
+        ("ldam+drw", {"scale": 16}, 16.0),
+        ("ldam", {"max_margin": 0, "scale": 20}, 20.0),
+        ("ala", {}, 30.0),
+        ("vs+tla+adrw", {}, 1.0),
+        ("cvs", {}, 1.0),
+        (by_hand(cw.Phase(cw.terms.ldam(COUNTS, scale=12))), {}, 12.0),
+        (by_hand(cw.Phase(ldam_of_counts)), {}, 30.0),
+        (by_hand(cw.Phase(cw.terms.cdt(COUNTS, gamma=0.2).replace(margin=[1] * 5))), {}, 1.0),
+        (by_hand(cw.Phase(cw.terms.ce(COUNTS).replace(beta=[2] * 5))), {}, 1.0),
+    ],
+)
+def test_the_logit_scale_is_that_of_a_cosine_head(method, settings, scale: float):
+    criterion = cw.Criterion(method, COUNTS, epochs=4, **settings)
+    assert criterion.logit_scale == scale
+    for epoch in range(4):
+        criterion.start_epoch(epoch)
+        assert criterion.logit_scale == scale
+
+
+def test_the_logit_scale_is_that_of_the_running_phase():
+    phases = [cw.Phase("ce"), cw.Phase(cw.Part("ldam", max_margin=0.5, scale=30), start=2)]
+    criterion = cw.Criterion(by_hand(*phases), COUNTS, epochs=4)
+    scales = []
+    for epoch in range(4):
+        criterion.start_epoch(epoch)
+        scales.append(criterion.logit_scale)
+    assert scales == [1, 1, 30, 30]
+
+
+def test_the_logit_scale_turns_cosines_into_the_probabilities_that_are_trained():
+    criterion = started("ldam", max_margin=0.0)
+    cosines, target = torch.rand(8, 5) * 2 - 1, torch.randint(5, (8,))
+    expected = F.cross_entropy(criterion.logit_scale * cosines, target)
+    assert torch.allclose(criterion.eval()(cosines, target), expected)
+
+
+def test_ready_terms_are_binned_like_the_named_ones():
+    cosines, target = torch.rand(20, 5, requires_grad=True), torch.randint(5, (20,))
+    named = started("ldam", slopes="paper")
+    ready = started(by_hand(cw.Phase(cw.terms.ldam(COUNTS))), slopes="paper")
+    named(cosines, target)
+    ready(cosines, target)
+    assert torch.equal(named.table().logit, ready.table().logit)
+
+
+def test_what_a_mean_divides_by_is_what_was_published():
+    logits, target = batch()
+    alpha = cw.terms.power_weights(COUNTS, 0.2)
+    focal = {"weight": alpha, "gamma": 2.0}
+    published = started("focal+adrw", 9)(logits, target)
+    assert torch.allclose(
+        published, cw.focal_loss(logits, target, normalize="batch", **focal), rtol=1e-6
+    )
+    weighted = started("focal+adrw", 9, normalize="weights")(logits, target)
+    assert torch.allclose(weighted, cw.focal_loss(logits, target, **focal), rtol=1e-6)
+    assert not torch.allclose(published, weighted, rtol=0.05)
+
+
+def test_features_are_asked_for_from_the_first_step_and_not_at_the_phase_that_uses_them():
+    criterion = started("ib")
+    logits, target = batch()
+    with pytest.raises(cw.ArgumentError, match="'ib' needs the features that the last layer sees"):
+        criterion(logits, target)
+    assert criterion.table().count.sum() == 0
+    with torch.no_grad():
+        assert torch.allclose(criterion(logits, target), F.cross_entropy(logits, target))
+
+
+@pytest.mark.parametrize(
+    ("phase", "message"),
+    [
+        (cw.Phase(cw.terms.ce([3, 2]), start=0.5), "have 2 classes, class_counts 5"),
+        (
+            cw.Phase(cw.terms.ldam(COUNTS), start=0.5, loss=cw.Part("focal", gamma=1)),
+            "loss 'focal' knows no margins",
+        ),
+    ],
+)
+def test_what_a_late_phase_cannot_do_is_found_at_once(phase: cw.Phase, message: str):
+    with pytest.raises(cw.RecipeError, match=message):
+        cw.Criterion(by_hand(cw.Phase("ce"), phase), COUNTS, epochs=10)
+
+
+def leaning_cla(class_counts: torch.Tensor, slopes: torch.Tensor) -> cw.Terms:
+    return cw.terms.cla(class_counts, tau=0.9, slopes=slopes)
+
+
+def test_a_function_may_lean_on_slopes_as_the_named_terms_do():
+    mine = by_hand(cw.Phase(leaning_cla, leans_on="plus"))
+    pair = [
+        cw.Criterion(method, COUNTS, epochs=3, warmup=1, slopes="paper") for method in ("cla", mine)
+    ]
+    for criterion in pair:
+        for epoch in range(3):
+            criterion.start_epoch(epoch)
+            criterion(*batch(epoch, 400))
+    named, function = (criterion.terms for criterion in pair)
+    assert not named.isclose(cw.terms.la(COUNTS, tau=0.9))
+    assert function.isclose(named, rtol=1e-12)
+
+
+def test_a_function_is_shown_an_empty_class_as_a_class_of_one():
+    seen = []
+
+    def mine(class_counts: torch.Tensor) -> cw.Terms:
+        seen.append(class_counts.tolist())
+        return cw.terms.la(class_counts)
+
+    cw.Criterion(by_hand(cw.Phase(mine)), [5, 0], epochs=1, allow_empty=True)
+    assert seen
+    assert all(counts == [5, 1] for counts in seen)
+
+
+def test_the_mass_of_wrong_targets_is_refused():
+    criterion = started("balanced")
+    with pytest.raises(cw.ArgumentError, match="target holds 7"):
+        criterion.mass(torch.tensor([0, 7]))
+    with pytest.raises(cw.ArgumentError, match=r"must have the shape of the logits \(4, 5\)"):
+        criterion.mass(torch.rand(4, 3))
+    dense = torch.randint(5, (2, 4, 3))
+    assert torch.equal(criterion.mass(dense), criterion.mass(dense.flatten()))
+
+
+def test_lade_in_parts_is_the_mean_of_its_parts():
+    logits, target = batch()
+    criterion = started("lade")
+    mass = criterion.mass(target)
+    parts = [slice(0, 10), slice(10, 40)]
+    shares = torch.stack([criterion(logits[p], target[p], normalizer=mass) for p in parts])
+    alone = [criterion(logits[p], target[p]) for p in parts]
+    assert torch.allclose(shares.sum(), (10 * alone[0] + 30 * alone[1]) / 40)
+
+
+def test_the_regulariser_of_lade_knows_the_prior_whatever_the_terms_are():
+    logits, target = batch()
+    loss = cw.Part("lade", weight=0.1, remine=0.1)
+    plain = started(by_hand(cw.Phase("ce", loss=loss)))(logits, target)
+    regulariser = cw.lade_loss(logits, target, COUNTS) - cw.lade_loss(
+        logits, target, COUNTS, weight=0
+    )
+    assert torch.allclose(plain - F.cross_entropy(logits, target), regulariser, atol=1e-6)
+
+
+def test_terms_are_buffers_that_are_not_saved():
+    criterion = started("vs")
+    buffers = dict(criterion.named_buffers())
+    for name in ("alpha", "beta", "delta", "margin"):
+        assert buffers[name] is getattr(criterion.terms, name)
+        assert name not in criterion.state_dict()
+    criterion.start_epoch(1)
+    assert dict(criterion.named_buffers())["delta"] is criterion.terms.delta
+    with pytest.raises(AttributeError):
+        criterion.terms = cw.terms.ce(COUNTS)  # type: ignore[misc]
+
+
+def test_numbers_of_numpy_are_numbers():
+    settings = {"epochs": np.int64(10), "defer_at": np.float32(0.5), "warmup": np.int64(2)}
+    criterion = cw.Criterion("ce+drw", COUNTS, **settings)
+    assert criterion.phase_starts == [0, 5]
+    assert criterion.warmup_epochs == 2
+
+
+def test_keywords_for_hints_are_those_of_the_criterion():
+    parameters = inspect.signature(cw.Criterion.__init__).parameters
+    assert set(CRITERION_KEYWORDS) == set(parameters) - {"self", "method", "hyper"}

@@ -12,7 +12,7 @@ def results() -> list[dict[str, Any]]:
     return ranks.run_ranks(2, ranks.all_scenarios)
 
 
-@pytest.mark.parametrize("training", ranks.TRAININGS, ids=lambda t: t[0])
+@pytest.mark.parametrize("training", ranks.TRAININGS, ids=lambda t: f"{t[0]}-{t[1]}")
 def test_two_ranks_train_as_one_process_on_the_whole_batch(results, training):
     alone = ranks.train(None, *training)
     pair = [result["train"][training] for result in results]

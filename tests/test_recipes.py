@@ -135,7 +135,7 @@ def test_a_phase_takes_ready_terms_and_functions():
         cw.Phase(cw.terms.balanced).build(torch.tensor(COUNTS)).isclose(cw.terms.balanced(COUNTS))
     )
     with pytest.raises(cw.RecipeError, match="must return Terms"):
-        cw.Phase(lambda counts: counts).build(torch.tensor(COUNTS))  # type: ignore[arg-type]
+        cw.Phase(lambda counts: counts).build(torch.tensor(COUNTS))
     with pytest.raises(cw.RecipeError, match="have 5 classes, class_counts 3"):
         cw.Phase(ready).build(torch.tensor([3, 2, 1]))
 
@@ -181,3 +181,34 @@ def test_every_named_part_names_the_arguments_of_its_function():
         assert isinstance(built, cw.Terms), name
     for weigh, hyper in WEIGHTS.values():
         assert weigh(COUNTS, **dict.fromkeys(hyper, 0.5)).mean() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_a_recipe_says_what_it_needs(base: str):
+    recipe = cw.Recipe.parse(base)
+    assert recipe.needs_cosine_head == (base in ("ldam", "ala"))
+    assert recipe.needs_features == (base == "ib")
+    assert recipe.leans_on_slopes == (base in ("mla", "cla", "cvs"))
+
+
+def test_any_phase_may_need_something():
+    late = cw.Part("influence", strength=1000)
+    recipe = cw.Recipe([cw.Phase("ce"), cw.Phase(cw.terms.ldam(COUNTS), start=0.5)])
+    assert recipe.needs_cosine_head
+    assert not recipe.needs_features
+    assert not recipe.leans_on_slopes
+    assert cw.Recipe([cw.Phase("ce"), cw.Phase("ce", start=0.5, loss=late)]).needs_features
+    assert cw.Recipe([cw.Phase(), cw.Phase(cw.Part("cla", tau=1), start=3)]).leans_on_slopes
+    assert not cw.Recipe([cw.Phase(cw.terms.vs(COUNTS, tau=1.0, gamma=0.1))]).needs_cosine_head
+
+
+def test_a_function_says_which_slopes_it_leans_on():
+    def mine(class_counts: torch.Tensor, slopes: torch.Tensor) -> cw.Terms:
+        return cw.terms.mla(class_counts, gamma=0.1, slopes=slopes)
+
+    phase = cw.Phase(mine, leans_on="star")
+    assert phase.slope == "star"
+    assert cw.Recipe([phase]).leans_on_slopes
+    counts, kappa = torch.tensor(COUNTS), torch.tensor([1.0, 2, 3, 4, 5])
+    assert phase.build(counts).isclose(cw.terms.mla(COUNTS, gamma=0.1))
+    assert phase.build(counts, kappa).isclose(cw.terms.mla(COUNTS, gamma=0.1, slopes=kappa))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import classwise as cw
+from classwise._streaming import decoded, encoded
 
 COUNTS = [200, 60, 25, 9, 3]
 EPOCHS, STEPS = 6, 5
@@ -61,8 +62,7 @@ def same(one: Run, other: Run) -> bool:
     return (
         all(torch.equal(a, b) for a, b in pairs)
         and mine.keys() == theirs.keys()
-        and all(torch.equal(mine[k], theirs[k]) for k in mine if k != "_extra_state")
-        and mine["_extra_state"] == theirs["_extra_state"]
+        and all(torch.equal(mine[k], theirs[k]) for k in mine)
     )
 
 
@@ -168,12 +168,17 @@ def test_a_foreign_state_is_refused_with_the_reason(saved, message):
     with pytest.raises(cw.CheckpointError, match=message):
         criterion.load_state_dict(state)
     after = criterion.state_dict()
-    assert all(torch.equal(before[k], after[k]) for k in before if k != "_extra_state")
+    assert all(torch.equal(before[k], after[k]) for k in before)
 
 
 def _criterion(counts: list[int], **settings: Any) -> cw.Criterion:
     given = {"epochs": EPOCHS, "defer_at": 4, "warmup": 1, "slopes": "paper", **settings}
     return cw.Criterion("cvs", counts, **given)
+
+
+def edited(state: dict[str, Tensor], **changes: Any) -> dict[str, Tensor]:
+    """The state with other values in its bytes."""
+    return {**state, "_extra_state": encoded({**decoded(state["_extra_state"]), **changes})}
 
 
 def test_what_is_no_criterion_state_is_refused():
@@ -183,13 +188,47 @@ def test_what_is_no_criterion_state_is_refused():
     state = criterion.state_dict()
     with pytest.raises(cw.CheckpointError, match="no state of a classwise Criterion"):
         criterion.load_state_dict({**state, "_extra_state": {"epoch": 1}})
-    newer = {**state["_extra_state"], "version": 99}
+    with pytest.raises(cw.CheckpointError, match="no state of a classwise Criterion"):
+        criterion.load_state_dict({**state, "_extra_state": encoded({"epoch": 1})})
+    with pytest.raises(cw.CheckpointError, match="no state of a classwise Criterion"):
+        criterion.load_state_dict({**state, "_extra_state": torch.tensor([123, 7])})
     with pytest.raises(cw.CheckpointError, match="state version 99, this is 1"):
-        criterion.load_state_dict({**state, "_extra_state": newer})
-    beyond = {**state["_extra_state"], "epoch": 60}
+        criterion.load_state_dict(edited(state, version=99))
     with pytest.raises(cw.CheckpointError, match="in epoch 60, here epochs=6"):
-        criterion.load_state_dict({**state, "_extra_state": beyond})
+        criterion.load_state_dict(edited(state, epoch=60))
     with pytest.raises(cw.CheckpointError, match="other class counts"):
         criterion.load_state_dict(
             {**state, "class_counts": state["class_counts"].flip(0)}, strict=False
         )
+
+
+def test_a_state_holds_tensors_only():
+    state = Run("cvs+adrw", "stable").steps(0, 7).criterion.state_dict()
+    assert all(isinstance(value, Tensor) for value in state.values())
+
+
+def test_once_training_goes_on_a_loaded_criterion_is_as_strict_as_any():
+    saved = Run("cvs", None).steps(0, 2 * STEPS + 1).save()
+    run = Run("cvs", None).load(saved).steps(2 * STEPS + 1, 2 * STEPS + 2)
+    with pytest.raises(cw.StateError, match="epoch 2 is running, so 3 is next"):
+        run.criterion.start_epoch(5)
+
+
+def test_statistics_of_one_rank_of_two_are_not_taken_for_those_of_both():
+    run = Run("cvs", "paper").steps(0, 2 * STEPS + 3)
+    state = edited(run.criterion.state_dict(), synced=False, process=[1, 2])
+    twin = Run("cvs", "paper").criterion
+    with pytest.warns(cw.ClasswiseWarning, match="epoch 2 were saved by rank 1 of 2 without sync"):
+        twin.load_state_dict(state)
+    assert twin.epoch == 2
+    assert twin.table().count.sum() == 0
+    assert torch.equal(twin.kappa_star, run.criterion.kappa_star)
+
+
+def test_a_model_saved_before_it_had_a_criterion():
+    state = {f"net.{name}": value for name, value in nn.Linear(2, 5).state_dict().items()}
+    model = nn.ModuleDict({"net": nn.Linear(2, 5), "criterion": Run("cvs", "paper").criterion})
+    with pytest.raises(RuntimeError, match=r"Missing key\(s\).*criterion\.bin_count"):
+        model.load_state_dict(state)
+    model.load_state_dict(state, strict=False)
+    assert torch.equal(model.state_dict()["net.weight"], state["net.weight"])

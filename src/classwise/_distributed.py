@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["Group", "rank", "sum_in_place", "world_size"]
+__all__ = ["Group", "mean_over_ranks", "rank", "sum_in_place", "world_size"]
 
 Group = object | None
 """A ``torch.distributed`` process group; None is the default one."""
@@ -36,3 +36,13 @@ def sum_in_place(tensors: Sequence[Tensor], group: Group = None) -> None:
         dist.all_reduce(flat, group=group)  # type: ignore[arg-type]
         for tensor, part in zip(same, flat.split([t.numel() for t in same]), strict=True):
             tensor.copy_(part.view_as(tensor))
+
+
+def mean_over_ranks(value: Tensor, group: Group = None) -> Tensor:
+    """Return the mean of a tensor over all processes, without a gradient. A collective."""
+    world = world_size(group)
+    if world == 1:
+        return value
+    total = value.detach().clone()
+    sum_in_place([total], group)
+    return total / world

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from classwise._checks import number
 
-__all__ = ["ALIASES", "DEFAULTS", "RANGES", "Default", "checked"]
+__all__ = ["ALIASES", "CRITERION_KEYWORDS", "DEFAULTS", "RANGES", "Default", "checked"]
 
 
 @dataclass(frozen=True)
@@ -78,12 +78,26 @@ def checked(name: str, value: object) -> float:
     return number(name, value, low=r.low, high=r.high, low_open=r.low_open, high_open=r.high_open)
 
 
+# What Criterion takes beside hyper-parameters, to recognise a misspelt one.
+CRITERION_KEYWORDS = (
+    "class_counts",
+    "epochs",
+    "defer_at",
+    "warmup",
+    "slopes",
+    "reduction",
+    "normalize",
+    "ignore_index",
+    "label_smoothing",
+    "process_group",
+    "allow_empty",
+)
+
 # Names that other code bases use for what is called something else here.
 ALIASES: dict[str, str] = {
     "cls_num_list": "class_counts",
     "samples_per_class": "class_counts",
     "img_num_per_cls": "class_counts",
-    "imb_factor": "imbalance_ratio",
     "tro": "nu",
     "beta": "p",
     "max_m": "max_margin",

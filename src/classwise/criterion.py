@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,33 +10,33 @@ from torch import Tensor
 from classwise._checks import (
     ClassCounts,
     class_counts_tensor,
+    log_prior,
     number,
     tensor_of_logits,
     tensor_of_target,
     whole_number,
 )
-from classwise._distributed import Group, rank, sum_in_place, world_size
-from classwise._streaming import (
-    NOT_STARTED,
-    STATE_VERSION,
-    StreamsBins,
-    refuse_foreign_state,
+from classwise._distributed import Group, mean_over_ranks
+from classwise._streaming import NOT_STARTED, Resumes
+from classwise.errors import (
+    ArgumentError,
+    ClasswiseWarning,
+    RecipeError,
+    StateError,
 )
-from classwise.errors import ClasswiseWarning, RecipeError, StateError
 from classwise.estimation import SlopeSetting, estimate, slope_config
-from classwise.losses import LOSSES, LossSpec
 from classwise.losses._reduce import check_reduction, mass, reduce
 from classwise.losses._scores import Scores, Target
 from classwise.losses.vs import mean_divisor
-from classwise.phases import Part, Phase, epoch_of
+from classwise.phases import Phase, epoch_of
 from classwise.recipes import Recipe
-from classwise.stats.bins import BinState, BinTable, bin_table, empty_bins, update_bins
+from classwise.stats.bins import BinTable, bin_table, empty_bins, update_bins
 from classwise.stats.shots import shots
 
 __all__ = ["Criterion"]
 
 
-class Criterion(StreamsBins):
+class Criterion(Resumes):
     """A loss that changes with the epoch and measures what it needs while it is used.
 
     Two lines in a training loop: the criterion is made once, and told when an epoch starts. Every
@@ -71,7 +69,9 @@ class Criterion(StreamsBins):
     With ``torch.distributed`` the statistics of all ranks are summed in ``start_epoch``, which
     is then a collective; call ``sync`` on all ranks before rank 0 saves. With
     ``normalize="weights"`` every training forward sums the normaliser over the ranks, so that the
-    averaged gradient is that of one process on the whole batch.
+    averaged gradient is that of one process on the whole batch. With ``"batch"`` it does not: ranks
+    whose batches differ in size pass ``normalizer``, the size of the whole batch over the number of
+    ranks.
 
     >>> import torch, classwise as cw
     >>> criterion = cw.Criterion("cvs+adrw", [900, 90, 10], epochs=10)
@@ -83,7 +83,7 @@ class Criterion(StreamsBins):
     from defer: cla(tau=0.9), weights power(nu=0.2)
     """
 
-    class_counts: Tensor
+    _log_prior: Tensor
     kappa_star: Tensor
     kappa_plus: Tensor
 
@@ -111,15 +111,17 @@ class Criterion(StreamsBins):
         counts = class_counts_tensor(class_counts, allow_empty=allow_empty)
         recipe = method if isinstance(method, Recipe) else Recipe.parse(method, **hyper)
         epochs = whole_number("epochs", epochs, low=1)
-        check_reduction(reduction, normalize or "weights")
+        check_reduction(reduction, "weights" if normalize is None else normalize)
         defer_epoch = epoch_of("defer_at", defer_at, epochs)
         config = slope_config(slopes)
         super().__init__(
             recipe.phases[0].build(counts, allow_empty=allow_empty),
             None if config is None else empty_bins(counts.numel(), config.num_bins),
+            counts,
+            epochs=epochs,
+            group=process_group,
         )
         self.recipe = recipe
-        self.epochs = epochs
         self.warmup_epochs = epoch_of("warmup", warmup, epochs)
         self.phase_starts = recipe.starts(epochs, defer_epoch)
         self.slope_config = config
@@ -127,29 +129,28 @@ class Criterion(StreamsBins):
         self.normalize = normalize
         self.ignore_index = ignore_index
         self.label_smoothing = number("label_smoothing", label_smoothing, low=0, high=1)
-        self.process_group = process_group
         self.allow_empty = allow_empty
         self.shots = shots(counts, allow_empty=allow_empty)
-        self._epoch = NOT_STARTED
         # What forward reads instead of the epoch: a compiled forward is then compiled once for a
         # phase and not once for an epoch.
         self._phase = recipe.phases[0]
         self._started = False
-        self._loaded = False
-        self._synced = False
-        self._forks = False
-        self._check_batch_losses()
-        self.register_buffer("class_counts", counts)
+        self._logit_scale = recipe.phases[0].logit_scale(self.terms)
+        self._needs_features = recipe.needs_features
+        self._check_phases(counts)
+        prior = log_prior(counts, allow_empty=allow_empty)
+        self.register_buffer("_log_prior", prior, persistent=False)
         ones = torch.ones(counts.numel(), dtype=torch.float64)
         self.register_buffer("kappa_star", ones)
         self.register_buffer("kappa_plus", ones.clone())
 
-    def _check_batch_losses(self) -> None:
+    def _check_phases(self, counts: Tensor) -> None:
+        """Find out now, not at T0, what a later phase cannot do."""
         for phase in self.recipe.phases:
-            spec, _ = _loss_of(phase)
-            if spec.batch_part is not None and self.reduction != "mean":
+            phase.build(counts, allow_empty=self.allow_empty)
+            if phase.spec.batch_part is not None and self.reduction != "mean":
                 raise RecipeError(
-                    f"loss {spec.name!r} couples the samples of a batch and has no "
+                    f"loss {phase.spec.name!r} couples the samples of a batch and has no "
                     f"reduction={self.reduction!r}, only 'mean'."
                 )
 
@@ -165,15 +166,18 @@ class Criterion(StreamsBins):
         """The running phase of the recipe; before the first epoch, its first."""
         return self._phase
 
-    def statistics(self) -> BinState:
-        """Return the sums of the running epoch, of this process; shared, not copied."""
-        if self._bins is None:
-            raise StateError("slopes=None streams no statistics; give a preset or a SlopeConfig.")
-        return self._bins
+    @property
+    def logit_scale(self) -> float:
+        """The factor that makes softmax logits of what the model returns, in the running phase.
 
-    def table(self) -> BinTable:
-        """Return the reliability bins of the running epoch, of this process."""
-        return bin_table(self.statistics())
+        The scale of the cosine head that LDAM and ALA want, and 1 for all other methods. Multiply
+        by it before a softmax: the accuracy does not change, confidence and calibration do.
+
+        >>> import classwise as cw
+        >>> cw.Criterion("ldam", [90, 10], epochs=1).logit_scale
+        30.0
+        """
+        return self._logit_scale
 
     # Epochs
 
@@ -209,7 +213,7 @@ class Criterion(StreamsBins):
     @torch.no_grad()
     def _finish_epoch(self, *, estimates: bool) -> None:
         state = self.statistics()
-        self._sum_over_ranks(state)
+        self._sum_over_ranks()
         if int(state.skipped):
             warnings.warn(
                 ClasswiseWarning(
@@ -220,8 +224,7 @@ class Criterion(StreamsBins):
             )
         if estimates and bool(state.count.any()):
             self._update_slopes(bin_table(state))
-        for _, tensor in state.tensors():
-            tensor.zero_()
+        state.zero_()
         self._synced = False
 
     def _update_slopes(self, table: BinTable) -> None:
@@ -240,7 +243,8 @@ class Criterion(StreamsBins):
         if phase.slope and self._epoch >= self.warmup_epochs:
             kappa = self.kappa_star if phase.slope == "star" else self.kappa_plus
         built = phase.build(self.class_counts, kappa, allow_empty=self.allow_empty)
-        self.terms = built.to(device=self.kappa_star.device, dtype=self.kappa_star.dtype)
+        self._use_terms(built.to(device=self.kappa_star.device, dtype=self.kappa_star.dtype))
+        self._logit_scale = phase.logit_scale(built)
 
     # The loss
 
@@ -260,7 +264,7 @@ class Criterion(StreamsBins):
             target: int64 class indices, or class probabilities of the logits' shape.
             features: what the last layer sees, (N, D), for the influence-balanced loss.
             normalizer: divide by this instead of the batch's own mass. For gradient accumulation:
-                ``mass`` of the targets of all micro-batches together.
+                ``mass`` of the targets of all micro-batches together, of this rank.
             track: False leaves the statistics alone, as for the second pass of SAM.
         """
         logits = tensor_of_logits(logits, self.terms.num_classes)
@@ -268,22 +272,32 @@ class Criterion(StreamsBins):
         training = self.training and torch.is_grad_enabled()
         if training and not self._started:
             raise StateError("call start_epoch(0) before the first training step.")
-        spec, hyper = _loss_of(self.phase)
+        if training and self._needs_features and features is None:
+            raise ArgumentError(
+                f"{self.recipe.name!r} needs the features that the last layer sees: "
+                "criterion(logits, target, features=...)."
+            )
+        spec, hyper = self.phase.spec, self.phase.loss_hyper
         scores = Scores(logits, self.terms)
         goal = Target(target, self.ignore_index, scores.logits.dtype)
         smooth = goal.smoothed(self.label_smoothing, scores.logits)
         losses = spec.per_sample(scores, smooth, self.terms, features, **hyper)
-        if training and track and self.slope_config is not None:
+        if training and track:
             self._track(scores, target)
         if self.reduction != "mean":
             return reduce(losses, self.reduction, None)
         normalize = self.normalize or spec.normalize
         divisor = mean_divisor(goal, self.terms.alpha, normalize, scores.logits, normalizer)
         if training and normalize == "weights":
-            divisor = self._averaged_over_ranks(divisor)
+            # Gradients are averaged over the ranks later; this makes them those of a sum over the
+            # whole batch.
+            divisor = mean_over_ranks(divisor, self.process_group)
         loss = reduce(losses, "mean", divisor)
         if spec.batch_part is not None:
-            loss = loss + spec.batch_part(scores, goal, self.terms, **hyper)
+            # This batch's share of what the mean is over: of the micro-batches, of the ranks.
+            own = mass(goal, self.terms.alpha, normalize, scores.logits)
+            part = spec.batch_part(scores, goal, self._log_prior, **hyper)
+            loss = loss + reduce(own * part, "mean", divisor)
         return loss
 
     def mass(self, target: Tensor) -> Tensor:
@@ -294,23 +308,29 @@ class Criterion(StreamsBins):
         >>> float(criterion.mass(torch.tensor([0, 1, 1, -100])))  # 4/3 + 4 + 4
         9.333...
         """
-        goal = Target(target, self.ignore_index, self.terms.alpha.dtype)
-        spec, _ = _loss_of(self.phase)
-        like = goal.probabilities if goal.index is None else goal.index.unsqueeze(1)
-        assert like is not None
-        normalize = self.normalize or spec.normalize
-        return mass(goal, self.terms.alpha, normalize, like.to(self.terms.alpha.dtype))
+        like = self.terms.alpha.new_zeros(())
+        if isinstance(target, Tensor):  # only the shape of the logits is needed
+            target = target.to(like.device)
+            rest = target.shape[2:] if target.is_floating_point() else target.shape[1:]
+            like = like.expand(*target.shape[:1], self.terms.num_classes, *rest)
+        goal = tensor_of_target(target, like, self.ignore_index)
+        normalize = self.normalize or self.phase.spec.normalize
+        return mass(Target(goal, self.ignore_index, like.dtype), self.terms.alpha, normalize, like)
 
     @torch.no_grad()
     def _track(self, scores: Scores, target: Tensor) -> None:
-        assert self.slope_config is not None
+        # Written only where they change: a compiled forward guards on them.
         if self._synced:
             self._synced = False
+        if self._loaded:
+            self._loaded = False
+        if self.slope_config is None:
+            return
         if self.slope_config.logits == "adjusted":
             logits, log_probs = scores.adjusted.detach(), scores.log_probs.detach()
         else:
             # A cosine head's output is logits only once it is scaled.
-            logits, log_probs = scores.logits.detach() * self.phase.scale, None
+            logits, log_probs = scores.logits.detach() * self._logit_scale, None
         update_bins(
             self.statistics(),
             logits,
@@ -319,41 +339,6 @@ class Criterion(StreamsBins):
             ignore_index=self.ignore_index,
             log_probs=log_probs,
         )
-
-    # Several processes
-
-    def _averaged_over_ranks(self, divisor: Tensor) -> Tensor:
-        world = world_size(self.process_group)
-        if world == 1:
-            return divisor
-        total = divisor.detach().clone()
-        sum_in_place([total], self.process_group)
-        # Gradients are averaged over the ranks later; this makes them a sum over the whole batch.
-        return total / world
-
-    def _sum_over_ranks(self, state: BinState) -> None:
-        sum_in_place([tensor for _, tensor in state.tensors()], self.process_group)
-
-    @torch.no_grad()
-    def sync(self) -> None:
-        """Gather the statistics of all ranks in rank 0, so that its ``state_dict`` is complete.
-
-        A collective, for use before rank 0 saves. Nothing is counted twice: the other ranks go on
-        from zero, as they do when they load such a state.
-        """
-        if self.slope_config is None:
-            return
-        state = self.statistics()
-        self._sum_over_ranks(state)
-        self._synced = True
-        self._keep_on_rank_zero(state)
-
-    def _keep_on_rank_zero(self, state: BinState) -> None:
-        if rank(self.process_group) > 0:
-            for _, tensor in state.tensors():
-                tensor.zero_()
-
-    # State
 
     def _settings(self) -> dict[str, str]:
         return {
@@ -364,55 +349,6 @@ class Criterion(StreamsBins):
             "slopes": str(self.slope_config),
         }
 
-    def get_extra_state(self) -> dict[str, Any]:
-        """Return what of the state is not a tensor; loadable with ``weights_only=True``."""
-        return {
-            "version": STATE_VERSION,
-            "epoch": self._epoch,
-            "synced": self._synced,
-            "settings": self._settings(),
-        }
-
-    def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Take up the epoch of a saved state; the buffers are loaded before."""
-        self._epoch = int(state["epoch"])
-        self._synced = bool(state["synced"])
-        self._loaded = True
-        if self._synced and self.slope_config is not None:
-            self._keep_on_rank_zero(self.statistics())
-        self._make_terms()
-
-    def load_state_dict(
-        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
-    ) -> Any:
-        """Take up a saved state.
-
-        Args:
-            state_dict: of a criterion of the same class counts.
-            strict: require the same method and settings too. False forks: this method goes on from
-                the statistics of another. A criterion inside a model that loads is always strict.
-            assign: as for any module.
-        """
-        self._forks = not strict
-        try:
-            return super().load_state_dict(state_dict, strict=strict, assign=assign)
-        finally:
-            self._forks = False
-
-    def _check_saved(self, state_dict: Mapping[str, Any], prefix: str) -> None:
-        refuse_foreign_state(
-            state_dict.get(f"{prefix}_extra_state"),
-            state_dict.get(f"{prefix}class_counts"),
-            class_counts=self.class_counts,
-            epochs=self.epochs,
-            settings=None if self._forks else self._settings(),
-        )
-
     def extra_repr(self) -> str:
         """Describe the settings."""
         return f"{self.recipe}, epochs={self.epochs}, epoch={self._epoch}"
-
-
-def _loss_of(phase: Phase) -> tuple[LossSpec, dict[str, float]]:
-    assert isinstance(phase.loss, Part)
-    return LOSSES[phase.loss.name], dict(phase.loss.hyper)

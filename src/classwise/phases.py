@@ -9,13 +9,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from classwise import terms as terms_module
 from classwise._checks import known_name, nearest, number, whole_number
 from classwise._hyper import checked
 from classwise.errors import ArgumentError, RecipeError, UnknownNameError
-from classwise.losses import LOSSES
+from classwise.losses import LOSSES, LossSpec
 from classwise.losses.ala import ala_terms
 from classwise.terms import Terms
 
@@ -57,11 +59,20 @@ class Part:
 
 @dataclass(frozen=True)
 class TermsSpec:
-    """Named terms: what builds them, from which hyper-parameters and which slope."""
+    """Named terms.
+
+    Args:
+        build: (class_counts, **hyper) -> terms.
+        hyper: names of its hyper-parameters.
+        slope: which measured slope ``build`` takes as ``slopes``: ``"star"``, ``"plus"`` or None.
+        scale: for terms of cosine logits (a head with normalised features and weights), the
+            hyper-parameter that scales them; else None.
+    """
 
     build: Callable[..., Terms]
     hyper: tuple[str, ...] = ()
     slope: str | None = None
+    scale: str | None = None
 
 
 TERMS: dict[str, TermsSpec] = {
@@ -71,8 +82,8 @@ TERMS: dict[str, TermsSpec] = {
     "la": TermsSpec(terms_module.la, ("tau",)),
     "cdt": TermsSpec(terms_module.cdt, ("gamma",)),
     "vs": TermsSpec(terms_module.vs, ("tau", "gamma")),
-    "ldam": TermsSpec(terms_module.ldam, ("max_margin", "scale")),
-    "ala": TermsSpec(ala_terms, ("scale",)),
+    "ldam": TermsSpec(terms_module.ldam, ("max_margin", "scale"), scale="scale"),
+    "ala": TermsSpec(ala_terms, ("scale",), scale="scale"),
     "mla": TermsSpec(terms_module.mla, ("gamma",), slope="star"),
     "cla": TermsSpec(terms_module.cla, ("tau",), slope="plus"),
 }
@@ -82,7 +93,7 @@ WEIGHTS: dict[str, tuple[Callable[..., Tensor], tuple[str, ...]]] = {
     "effective_number": (terms_module.effective_number, ("p",)),
 }
 
-TermsOf: TypeAlias = str | Part | Terms | Callable[[Tensor], Terms]
+TermsOf: TypeAlias = str | Part | Terms | Callable[..., Terms]
 
 
 @dataclass(frozen=True)
@@ -97,6 +108,8 @@ class Phase:
         weights: alpha instead of the terms' own, ``Part("power", nu=0.2)`` or
             ``Part("effective_number", p=0.9999)``.
         loss: ``"vs"``, or another of ``classwise.losses.LOSSES`` with its hyper-parameters.
+        leans_on: for a function that wants slopes as its second argument: ``"star"`` (kappa*) or
+            ``"plus"`` (kappa+). Named terms know it themselves.
 
     >>> print(Phase(Part("cla", tau=0.9), start=0.8, weights=Part("power", nu=0.2)))
     from 0.8: cla(tau=0.9), weights power(nu=0.2)
@@ -106,8 +119,13 @@ class Phase:
     start: int | float | str = 0
     weights: Part | None = None
     loss: str | Part = "vs"
+    leans_on: str | None = None
 
     def __post_init__(self) -> None:
+        if self.leans_on is not None:
+            known_name("leans_on", self.leans_on, ("star", "plus"))
+            if isinstance(self.terms, (str, Part, Terms)):
+                raise RecipeError("leans_on is for a function of class_counts and slopes.")
         object.__setattr__(self, "terms", _checked_terms(self.terms))
         object.__setattr__(
             self, "loss", _as_part(self.loss, "loss").fit("loss", _hyper_of_losses())
@@ -122,7 +140,45 @@ class Phase:
     @property
     def slope(self) -> str | None:
         """Which measured slope the terms lean on: ``"star"``, ``"plus"`` or None."""
-        return TERMS[self.terms.name].slope if isinstance(self.terms, Part) else None
+        return TERMS[self.terms.name].slope if isinstance(self.terms, Part) else self.leans_on
+
+    @property
+    def spec(self) -> LossSpec:
+        """The entry of ``classwise.losses.LOSSES`` for this phase's loss."""
+        assert isinstance(self.loss, Part)
+        return LOSSES[self.loss.name]
+
+    @property
+    def loss_hyper(self) -> dict[str, float]:
+        """The hyper-parameters of this phase's loss."""
+        assert isinstance(self.loss, Part)
+        return dict(self.loss.hyper)
+
+    @property
+    def needs_cosine_head(self) -> bool:
+        """Whether the terms are for cosines, so far as it can be known without class counts.
+
+        Named terms know it. Ready ``Terms`` are where ``logit_scale`` differs from 1. A function
+        of class_counts is taken to want plain logits.
+        """
+        if isinstance(self.terms, Part):
+            return TERMS[self.terms.name].scale is not None
+        return isinstance(self.terms, Terms) and self.logit_scale(self.terms) != 1
+
+    def logit_scale(self, built: Terms) -> float:
+        """Return the factor that makes softmax logits of what the model returns.
+
+        It is the scale of a cosine head, or 1. Terms that are not named are for cosines where they
+        have margins beside one beta for all classes, which is then the scale.
+
+        Args:
+            built: what ``build`` returned.
+        """
+        if isinstance(self.terms, Part):
+            scale = TERMS[self.terms.name].scale
+            return 1.0 if scale is None else dict(self.terms.hyper)[scale]
+        uniform = bool((built.beta == built.beta[0]).all())
+        return float(built.beta[0]) if built.has_margin and uniform else 1.0
 
     def build(
         self, class_counts: Tensor, slopes: Tensor | None = None, *, allow_empty: bool = False
@@ -136,7 +192,10 @@ class Phase:
             built = spec.build(class_counts, **hyper, **leaning, allow_empty=allow_empty)
         else:
             assert callable(self.terms)
-            built = self.terms(class_counts)
+            counts = (class_counts.clamp(min=1) if allow_empty else class_counts).cpu()
+            ones = torch.ones(counts.numel(), dtype=torch.float64)
+            leaning = (ones if slopes is None else slopes.cpu(),) if self.leans_on else ()
+            built = self.terms(counts, *leaning)
             if not isinstance(built, Terms):
                 raise RecipeError(f"{self.terms!r} must return Terms, got {type(built).__name__}.")
         if built.num_classes != class_counts.numel():
@@ -144,16 +203,13 @@ class Phase:
                 f"the terms of {self} have {built.num_classes} classes, class_counts "
                 f"{class_counts.numel()}."
             )
+        if built.has_margin and not self.spec.takes_margin:
+            raise RecipeError(f"loss {self.spec.name!r} knows no margins, and the terms have some.")
         if self.weights is None:
             return built
         weigh, _ = WEIGHTS[self.weights.name]
         alpha = weigh(class_counts, **dict(self.weights.hyper), allow_empty=allow_empty)
         return built.replace(alpha=alpha)
-
-    @property
-    def scale(self) -> float:
-        """The factor that makes logits of the model's output: that of a cosine head, else 1."""
-        return dict(self.terms.hyper).get("scale", 1.0) if isinstance(self.terms, Part) else 1.0
 
     def __str__(self) -> str:
         shown = _shown(self.terms)
@@ -201,10 +257,14 @@ def _shown(terms: TermsOf) -> str:
 
 
 def _check_epoch(name: str, value: object) -> None:
-    if isinstance(value, float):
+    if isinstance(value, (float, np.floating)):
         number(name, value, low=0, high=1, high_open=True)
-    else:
+    elif isinstance(value, (int, np.integer)) and not isinstance(value, bool):
         whole_number(name, value, low=0)
+    else:
+        raise ArgumentError(
+            f"{name}={value!r} must be a whole number of epochs or a fraction in [0, 1)."
+        )
 
 
 def epoch_of(name: str, value: int | float, epochs: int) -> int:
@@ -214,7 +274,7 @@ def epoch_of(name: str, value: int | float, epochs: int) -> int:
     (160, 160)
     """
     _check_epoch(name, value)
-    if isinstance(value, float):
+    if isinstance(value, (float, np.floating)):
         # Rounded down, so that a phase that starts late has an epoch however short the training.
         return math.floor(value * epochs + 1e-9)
     if value >= epochs:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from classwise._checks import known_name, nearest
-from classwise._hyper import ALIASES, DEFAULTS, checked
+from classwise._hyper import ALIASES, CRITERION_KEYWORDS, DEFAULTS, checked
 from classwise.errors import RecipeError, UnknownNameError
 from classwise.phases import DEFER, Part, Phase, epoch_of
 
@@ -45,6 +45,33 @@ class Recipe:
             raise RecipeError("a recipe needs at least one Phase, and nothing but phases.")
         if self.phases[0].start != 0:
             raise RecipeError(f"the first phase must start at 0, not at {self.phases[0].start!r}.")
+
+    @property
+    def needs_features(self) -> bool:
+        """Whether any phase wants what the last layer sees, as ``features`` beside the logits.
+
+        >>> Recipe.parse("ib").needs_features
+        True
+        """
+        return any(phase.spec.needs_features for phase in self.phases)
+
+    @property
+    def needs_cosine_head(self) -> bool:
+        """Whether any phase wants cosines: a head with normalised features and weights, no bias.
+
+        >>> Recipe.parse("ldam+drw").needs_cosine_head
+        True
+        """
+        return any(phase.needs_cosine_head for phase in self.phases)
+
+    @property
+    def leans_on_slopes(self) -> bool:
+        """Whether any phase uses measured slopes; others train the same with ``slopes=None``.
+
+        >>> Recipe.parse("cvs").leans_on_slopes, Recipe.parse("vs").leans_on_slopes
+        (True, False)
+        """
+        return any(phase.slope is not None for phase in self.phases)
 
     def starts(self, epochs: int, defer_at: int | float) -> list[int]:
         """Return the first epoch of each phase."""
@@ -104,7 +131,6 @@ class Base:
         hyper: names of its hyper-parameters; defaults are in ``classwise._hyper.DEFAULTS``.
         truncated: its terms without beta, for ``+tla``.
         refuses: suffixes that mean nothing for it, and why.
-        needs: what it wants beside plain logits.
     """
 
     name: str
@@ -114,7 +140,6 @@ class Base:
     hyper: tuple[str, ...] = ()
     truncated: Callable[[_Values], Part] | None = None
     refuses: Mapping[str, str] = field(default_factory=dict)
-    needs: str = ""
 
 
 BASES: dict[str, Base] = {
@@ -181,7 +206,6 @@ BASES: dict[str, Base] = {
             lambda h: [Phase(Part("ldam", max_margin=h["max_margin"], scale=h["scale"]))],
             hyper=("max_margin", "scale"),
             refuses={"tla": "its beta is the scale of cosine logits, not an adjustment"},
-            needs="cosine logits",
         ),
         Base(
             "ala",
@@ -190,7 +214,6 @@ BASES: dict[str, Base] = {
             lambda h: [Phase(Part("ala", scale=h["scale"]), loss="ala")],
             hyper=("scale",),
             refuses={"tla": "its beta is the scale of cosine logits, not an adjustment"},
-            needs="cosine logits",
         ),
         Base(
             "ib",
@@ -211,7 +234,6 @@ BASES: dict[str, Base] = {
                 "drw": "it brings its own class weights from its own start on",
                 "adrw": "it brings its own class weights from its own start on",
             },
-            needs="features of the last layer",
         ),
         Base(
             "lade",
@@ -298,9 +320,9 @@ def _hyper_values(base: Base, suffixes: Sequence[str], given: Mapping[str, float
             continue
         method = "+".join([base.name, *suffixes])
         listed = ", ".join(takes) or "no hyper-parameters"
-        hint = (
-            f"; here it is called {ALIASES[name]!r}." if name in ALIASES else nearest(name, takes)
-        )
+        hint = nearest(name, (*takes, *CRITERION_KEYWORDS))
+        if ALIASES.get(name) in (*takes, *CRITERION_KEYWORDS):
+            hint = f"; here it is called {ALIASES[name]!r}."
         raise UnknownNameError(f"{method!r} takes {listed}, not {name!r}{hint}")
     values = {name: DEFAULTS[source, name].value for name, source in sources.items()}
     return {**values, **{name: checked(name, value) for name, value in given.items()}}
@@ -335,18 +357,23 @@ def list_methods() -> list[MethodRow]:
     >>> [row.name for row in list_methods()][:4]
     ['ce', 'balanced', 'cb', 'focal']
     """
-    return [
-        MethodRow(
-            name=base.name,
-            title=base.title,
-            suffixes=tuple(s for s in SUFFIXES if s not in base.refuses),
-            recipe=str(Recipe.parse(base.name)),
-            defaults={
-                name: (DEFAULTS[base.name, name].value, DEFAULTS[base.name, name].source)
-                for name in base.hyper
-            },
-            needs=base.needs,
-            source=base.source,
-        )
-        for base in BASES.values()
-    ]
+    return [_row(base, Recipe.parse(base.name)) for base in BASES.values()]
+
+
+def _row(base: Base, recipe: Recipe) -> MethodRow:
+    needs = {
+        "cosine logits": recipe.needs_cosine_head,
+        "features of the last layer": recipe.needs_features,
+    }
+    return MethodRow(
+        name=base.name,
+        title=base.title,
+        suffixes=tuple(s for s in SUFFIXES if s not in base.refuses),
+        recipe=str(recipe),
+        defaults={
+            name: (DEFAULTS[base.name, name].value, DEFAULTS[base.name, name].source)
+            for name in base.hyper
+        },
+        needs=", ".join(what for what, wanted in needs.items() if wanted),
+        source=base.source,
+    )

@@ -53,9 +53,11 @@ class LossSpec:
         source: where it comes from.
         per_sample: (scores, target, terms, features, **hyper) -> weighted loss per sample.
         hyper: names of its hyper-parameters.
-        normalize: what its published code divides a mean by.
-        batch_part: (scores, target, terms, **hyper) -> a scalar to add, for a loss that couples
-            the samples of a batch.
+        normalize: what its published code divides a mean by, and a criterion that is not told.
+        takes_margin: whether terms with margins mean anything to it.
+        needs_features: whether it wants what the last layer sees.
+        batch_part: (scores, target, log_prior, **hyper) -> a scalar to add to the mean, for a loss
+            that couples the samples of a batch.
     """
 
     name: str
@@ -65,6 +67,8 @@ class LossSpec:
     per_sample: Callable[..., Tensor]
     hyper: tuple[str, ...] = ()
     normalize: str = "weights"
+    takes_margin: bool = False
+    needs_features: bool = False
     batch_part: Callable[..., Tensor] | None = None
 
 
@@ -97,10 +101,9 @@ def _lade(
 
 
 def _lade_batch(
-    scores: Scores, target: Target, terms: Terms, *, weight: float, remine: float
+    scores: Scores, target: Target, log_prior: Tensor, *, weight: float, remine: float
 ) -> Tensor:
-    # LADE's terms are those of la(tau=1), whose delta is the log-prior.
-    return weight * lade_regularizer(scores.logits, target, terms.delta, remine=remine)
+    return weight * lade_regularizer(scores.logits, target, log_prior, remine=remine)
 
 
 def _ala(scores: Scores, target: Target, terms: Terms, features: Tensor | None) -> Tensor:
@@ -110,8 +113,23 @@ def _ala(scores: Scores, target: Target, terms: Terms, features: Tensor | None) 
 LOSSES: dict[str, LossSpec] = {
     spec.name: spec
     for spec in (
-        LossSpec("vs", vs_loss, VSLoss, "Kini et al., NeurIPS 2021; paper Eq. 6", _vs),
-        LossSpec("focal", focal_loss, FocalLoss, "Lin et al., ICCV 2017", _focal, ("gamma",)),
+        LossSpec(
+            "vs",
+            vs_loss,
+            VSLoss,
+            "Kini et al., NeurIPS 2021; paper Eq. 6",
+            _vs,
+            takes_margin=True,
+        ),
+        LossSpec(
+            "focal",
+            focal_loss,
+            FocalLoss,
+            "Lin et al., ICCV 2017",
+            _focal,
+            ("gamma",),
+            normalize="batch",
+        ),
         LossSpec(
             "influence",
             influence_balanced_loss,
@@ -120,6 +138,7 @@ LOSSES: dict[str, LossSpec] = {
             _influence,
             ("strength",),
             normalize="batch",
+            needs_features=True,
         ),
         LossSpec(
             "lade",
@@ -128,8 +147,17 @@ LOSSES: dict[str, LossSpec] = {
             "Hong et al., CVPR 2021",
             _lade,
             ("weight", "remine"),
+            takes_margin=True,
             batch_part=_lade_batch,
         ),
-        LossSpec("ala", ala_loss, ALALoss, "Zhao et al., AAAI 2022", _ala),
+        LossSpec(
+            "ala",
+            ala_loss,
+            ALALoss,
+            "Zhao et al., AAAI 2022",
+            _ala,
+            normalize="batch",
+            takes_margin=True,
+        ),
     )
 }

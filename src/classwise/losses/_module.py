@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Self
 
@@ -32,13 +33,28 @@ def moved(tensor: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 class TermsModule(KeepsPrecision):
-    """A module with constant class terms that follow it from device to device."""
+    """A module with class terms that follow it from device to device.
+
+    The four vectors are buffers outside the ``state_dict``; ``terms`` is made of them.
+    """
 
     def __init__(self, terms: Terms) -> None:
         super().__init__()
-        self.terms = checked_terms(terms)
+        self._terms = checked_terms(terms)
+        for field in dataclasses.fields(terms):
+            self.register_buffer(field.name, getattr(terms, field.name), persistent=False)
+
+    @property
+    def terms(self) -> Terms:
+        """The class terms in force."""
+        return self._terms
+
+    def _use_terms(self, terms: Terms) -> None:
+        self._terms = terms
+        for field in dataclasses.fields(terms):
+            setattr(self, field.name, getattr(terms, field.name))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)
-        self.terms = self.terms.map(lambda vector: moved(vector, fn))
+        self._use_terms(self._terms.map(lambda vector: moved(vector, fn)))
         return self

@@ -66,7 +66,8 @@ def ala_loss(
         scale: > 0, the inverse temperature of the cosine head.
         weight: class weights, (C,).
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
-        normalize: a mean divides by the summed ``"weights"`` of the targets or by their number.
+        normalize: a mean divides by the summed ``"weights"`` of the targets or by their number
+            (``"batch"``, as the ports do).
         ignore_index: target value that does not count.
         normalizer: divide by this instead of the batch's own mass.
         allow_empty: treat a class without samples as a class of one.

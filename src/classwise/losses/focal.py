@@ -40,7 +40,8 @@ def focal_loss(
         gamma: focusing strength, >= 0.
         weight: class weights, (C,).
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
-        normalize: a mean divides by the summed ``"weights"`` of the targets or by their number.
+        normalize: a mean divides by the summed ``"weights"`` of the targets, as weighted
+            cross-entropy does, or by their number (``"batch"``, as published).
         ignore_index: target value that does not count.
         normalizer: divide by this instead of the batch's own mass.
 

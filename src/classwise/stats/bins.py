@@ -61,6 +61,11 @@ class BinState:
         """Return the state with ``fn`` applied to each tensor."""
         return BinState(**{name: fn(tensor) for name, tensor in self.tensors()})
 
+    def zero_(self) -> None:
+        """Forget all samples, in place."""
+        for _, tensor in self.tensors():
+            tensor.zero_()
+
     def __add__(self, other: BinState) -> BinState:
         if self.count.shape != other.count.shape:
             raise ArgumentError(
