@@ -8,18 +8,23 @@ Importing this loads torch, numpy and nothing heavier; each source imports what 
 
 from __future__ import annotations
 
+from classwise.data.audit import Audit, audit
 from classwise.data.dataset import DataSet, Files, Split
+from classwise.data.findings import Finding
 from classwise.data.prepare import Prepared, prepare
 from classwise.data.profiles import Profile, longtail_counts, parse_profile, select
 from classwise.data.sources import Source, list_sources, load
 
 __all__ = [
+    "Audit",
     "DataSet",
     "Files",
+    "Finding",
     "Prepared",
     "Profile",
     "Source",
     "Split",
+    "audit",
     "list_sources",
     "load",
     "longtail_counts",

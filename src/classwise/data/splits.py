@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from classwise._checks import number, whole_number
-from classwise.data.dataset import DataSet, Split
+from classwise.data.dataset import DataSet
 from classwise.errors import DataError
 
-__all__ = ["TEST_FRACTION", "completed", "generator_for", "stratified", "with_test"]
+__all__ = ["TEST_FRACTION", "VAL_AS_TEST", "generator_for", "held_out", "stratified", "with_test"]
 
 TEST_FRACTION = 0.2
 
@@ -59,32 +59,38 @@ def stratified(
     return order[~held].sort().values, order[held].sort().values
 
 
-def completed(
-    name: str, train: Split, val: Split | None, test: Split | None
-) -> tuple[Split, Split | None, Split, tuple[str, ...]]:
-    """Return the three splits with a test split among them, and what to say about it.
+def held_out(name: str, labels: Tensor) -> tuple[Tensor, Tensor, str]:
+    """Return which samples stay for training, which are for testing, and what to say about it.
 
-    Where there is none, the one held-out split that is published and called validation serves as
-    it, as is usual for ImageNet and iNaturalist; without that, 20 % of each class are held out. The
-    draw depends on nothing but the labels, so that it is the same in every run.
+    The draw depends on nothing but the labels, so that it is the same in every run.
     """
-    if test is not None:
-        return train, val, test, ()
-    if val is not None:
-        return train, None, val, ("no test split: the validation split serves as the test split.",)
-    kept, held = stratified(train.labels, TEST_FRACTION, generator_for("test split", 0))
+    kept, held = stratified(labels, TEST_FRACTION, generator_for("test split", 0))
     if not len(held):
         raise DataError(f"{name}: no class has two samples, so none could be held out for a test.")
     note = (
-        f"no test split: {len(held)} of {len(train)} samples ({TEST_FRACTION:.0%} of each class) "
+        f"no test split: {len(held)} of {len(labels)} samples ({TEST_FRACTION:.0%} of each class) "
         "were held out as one."
     )
-    return train.take(kept), None, train.take(held), (note,)
+    return kept, held, note
+
+
+VAL_AS_TEST = "no test split: the validation split serves as the test split."
 
 
 def with_test(dataset: DataSet) -> DataSet:
-    """Return the data set with a test split, made as ``completed`` says and announced in notes."""
-    train, val, test, notes = completed(dataset.name, dataset.train, dataset.val, dataset.test)
+    """Return the data set with a test split, announced in its notes where it is made here.
+
+    Where there is none, the one held-out split that is published and called validation serves as
+    it, as is usual for ImageNet and iNaturalist; without that, 20 % of each class are held out.
+    """
+    train, val, test = dataset.train, dataset.val, dataset.test
+    if test is not None:
+        return dataset
+    if val is not None:
+        note, val, test = VAL_AS_TEST, None, val
+    else:
+        kept, held, note = held_out(dataset.name, train.labels)
+        train, test = train.take(kept), train.take(held)
     return dataclasses.replace(
-        dataset, train=train, val=val, test=test, notes=(*dataset.notes, *notes)
+        dataset, train=train, val=val, test=test, notes=(*dataset.notes, note)
     )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from classwise.data.dataset import DataSet, Files, Split
-from classwise.data.splits import completed
+from classwise.data.splits import with_test
 
 __all__ = ["IMAGENET", "Statistics", "assemble"]
 
@@ -30,13 +31,16 @@ def assemble(
     notes: Iterable[str] = (),
 ) -> DataSet:
     """Make a data set; ``statistics`` None measures them on what remains in training."""
-    train, val, test, more = completed(name, train, val, test)
+    clean = tuple(_encodable(class_name) for class_name in class_names)
+    width = train.input_shape[0]
+    unit = (0.0,) * width, (1.0,) * width
+    dataset = DataSet(name, clean, train, val, test, *(statistics or unit), tuple(notes))
+    dataset = with_test(dataset)
     if statistics is None:
-        inputs = train.inputs
-        statistics = IMAGENET if isinstance(inputs, Files) else _measured(inputs)
-    mean, std = statistics
-    clean = tuple(_printable(class_name) for class_name in class_names)
-    return DataSet(name, clean, train, val, test, mean, std, (*notes, *more))
+        inputs = dataset.train.inputs  # without what was held out
+        mean, std = IMAGENET if isinstance(inputs, Files) else _measured(inputs)
+        dataset = dataclasses.replace(dataset, mean=mean, std=std)
+    return dataset
 
 
 def _measured(images: Tensor) -> Statistics:
@@ -51,6 +55,6 @@ def _measured(images: Tensor) -> Statistics:
     return tuple(means), tuple(stds)
 
 
-def _printable(name: str) -> str:
+def _encodable(name: str) -> str:
     """Replace what is no text: file systems allow bytes that no encoding writes."""
     return name.encode("utf-8", "backslashreplace").decode("utf-8")
