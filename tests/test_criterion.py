@@ -8,10 +8,12 @@ import pytest
 import torch
 import torch._dynamo.testing
 import torch.nn.functional as F
+from waits import recorded
 
 import classwise as cw
 from classwise._hyper import CRITERION_KEYWORDS
 from classwise.recipes import BASES
+from classwise.stats.bins import GROUPINGS
 
 COUNTS = [500, 120, 60, 19, 5]
 
@@ -359,6 +361,40 @@ def test_the_compiler_of_torch_agrees():
     assert torch.allclose(copied.grad, logits.grad, atol=1e-7)
     assert torch.equal(plain.table().count, compiled.table().count)
     assert torch.allclose(plain.table().confidence, compiled.table().confidence)
+
+
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("group_by", GROUPINGS)
+@pytest.mark.parametrize("soft", [False, True])
+def test_a_step_does_not_make_the_host_wait(base: str, group_by: str, soft: bool):
+    criterion = started(base, 9, slopes=cw.SlopeConfig(group_by=group_by, logits="adjusted"))
+    (logits, target), features = batch(), torch.randn(40, 7)
+    goal = F.one_hot(target, 5).float() if soft else target
+    with recorded() as recorder:
+        criterion(logits, goal, features=features, normalizer=criterion.mass(goal)).backward()
+    assert recorder.operations > 20
+    assert recorder.waits == []
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_an_empty_class_leaves_everything_finite(base: str):
+    # Only what grows with 1 / N would break; nothing may, and no class may lose its place.
+    criterion = cw.Criterion(base, [50, 0, 5, 0], epochs=6, defer_at=3, allow_empty=True)
+    model = torch.nn.Linear(6, 4)
+    for epoch in range(6):
+        criterion.start_epoch(epoch)
+        features = torch.randn(40, 6)
+        loss = criterion(model(features), torch.tensor([0, 2]).repeat(20), features=features)
+        model.zero_grad()
+        loss.backward()
+        assert model.weight.grad is not None
+        assert torch.isfinite(model.weight.grad).all()
+        for name in ("alpha", "beta", "delta", "margin"):
+            assert getattr(criterion.terms, name).shape == (4,)
+            assert torch.isfinite(getattr(criterion.terms, name)).all()
+        assert torch.isfinite(criterion.kappa_star).all()
+        assert torch.isfinite(criterion.kappa_plus).all()
+    assert criterion.table().seen.tolist() == [20, 0, 20, 0]
 
 
 def test_copies_are_independent():

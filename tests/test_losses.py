@@ -32,6 +32,7 @@ from loss_rows import (
     wide,
 )
 from torch import Tensor, nn
+from waits import recorded
 
 from classwise._hyper import DEFAULTS
 from classwise.errors import ArgumentError
@@ -314,16 +315,24 @@ def test_an_empty_batch_gives_zero_with_a_gradient_path(row: Row) -> None:
 @every_row
 @every_dtype
 @every_kind
-def test_extreme_logits_stay_finite(row: Row, dtype: torch.dtype, kind: str) -> None:
+def test_extreme_logits_equal_the_oracle(row: Row, dtype: torch.dtype, kind: str) -> None:
     batch = make_batch(kind, dtype=dtype)
     sign = torch.where(torch.rand(SAMPLES, CLASSES) < 0.5, -1.0, 1.0).double()
     sign[0], sign[1], sign[2] = 1, -1, torch.tensor([1, -1, -1, -1])
     batch = Batch(1e4 * sign, batch.target, batch.features).to(dtype)
     loss = row.call(batch)
     exact = batch.to(torch.float64)
-    assert_close(loss, row.expected(exact), 1e-10 if dtype == torch.float64 else 2e-5)
-    for gradient in batch.gradients(loss):
-        assert bool(torch.isfinite(gradient).all())
+    expected = row.expected(exact)
+    rounding = 1e-10 if dtype == torch.float64 else 2e-5
+    assert_close(loss, expected, rounding)
+    # Logits of 1e4, scaled by 30 for cosine heads, are known to 1e-2 in float32.
+    rounding = 1e-8 if dtype == torch.float64 else max(2e-3, eps(dtype))
+    for actual, wanted in zip(batch.gradients(loss), exact.gradients(expected), strict=True):
+        assert bool(torch.isfinite(actual).all())
+        # The naive focal loss has no slope where the answer is certain, x^gamma being infinite.
+        known = torch.isfinite(wanted)
+        assert known.double().mean() >= 0.5
+        assert_close(actual[known], wanted[known], rounding)
 
 
 @every_row
@@ -339,6 +348,16 @@ def test_extreme_counts_equal_the_oracle(row: Row, kind: str, dtype: torch.dtype
     assert_close(loss, expected, rounding)
     for actual, wanted in zip(batch.gradients(loss), exact.gradients(expected), strict=True):
         assert_close(actual, wanted, max(rounding, eps(dtype)))
+
+
+@every_row
+@every_kind
+def test_a_step_of_a_module_does_not_make_the_host_wait(row: Row, kind: str) -> None:
+    batch, loss = make_batch(kind, dtype=torch.float32), row.module()
+    with recorded() as recorder:
+        loss(*row.inputs(batch)).backward()
+    assert recorder.operations > 5
+    assert recorder.waits == []
 
 
 @every_row

@@ -15,6 +15,7 @@ from classwise.errors import ArgumentError, UnknownNameError
 
 __all__ = [
     "ClassCounts",
+    "check_length",
     "class_counts_tensor",
     "class_vector",
     "class_weight",
@@ -139,10 +140,8 @@ def class_vector(argument: str, value: object, num_classes: int | None = None) -
         raise ArgumentError(f"{argument} must be real numbers, got dtype {vector.dtype}.")
     if vector.ndim != 1:
         raise ArgumentError(f"{argument} must have shape (C,), got {tuple(vector.shape)}.")
-    if num_classes is not None and vector.numel() != num_classes:
-        raise ArgumentError(
-            f"{argument} has {vector.numel()} entries where there are {num_classes} classes."
-        )
+    if num_classes is not None:
+        check_length(argument, vector, num_classes)
     if not vector.is_floating_point():
         vector = vector.double()
     if not bool(torch.isfinite(vector).all()):
@@ -151,11 +150,19 @@ def class_vector(argument: str, value: object, num_classes: int | None = None) -
     return vector
 
 
-def class_weight(weight: object, num_classes: int | None = None) -> Tensor | None:
+def check_length(argument: str, vector: Tensor | None, num_classes: int) -> None:
+    """Raise unless a class vector has an entry for each class; None is fine."""
+    if vector is not None and len(vector) != num_classes:
+        raise ArgumentError(
+            f"{argument} has {len(vector)} entries where there are {num_classes} classes."
+        )
+
+
+def class_weight(weight: object) -> Tensor | None:
     """Return class weights as a vector of finite numbers >= 0; None stays None."""
     if weight is None or (isinstance(weight, Tensor) and torch.compiler.is_compiling()):
         return weight  # a compiled graph cannot look at values
-    vector = class_vector("weight", weight, num_classes)
+    vector = class_vector("weight", weight)
     if bool((vector < 0).any()):
         wrong = int(vector.argmin())
         raise ArgumentError(f"weight[{wrong}]={float(vector[wrong])} must be >= 0.")

@@ -5,7 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from classwise._checks import class_weight, number, tensor_of_logits, tensor_of_target
+from classwise._checks import (
+    check_length,
+    class_weight,
+    number,
+    tensor_of_logits,
+    tensor_of_target,
+)
 from classwise.losses._module import KeepsPrecision
 from classwise.losses._reduce import check_reduction, reduce
 from classwise.losses._scores import Scores, Target, across_classes
@@ -51,9 +57,23 @@ def focal_loss(
     """
     check_reduction(reduction, normalize)
     gamma = number("gamma", gamma, low=0)
+    alpha = class_weight(weight)
+    return _focal(logits, target, alpha, gamma, reduction, normalize, ignore_index, normalizer)
+
+
+def _focal(
+    logits: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    gamma: float,
+    reduction: str,
+    normalize: str,
+    ignore_index: int,
+    normalizer: Tensor | float | None = None,
+) -> Tensor:
     logits = tensor_of_logits(logits)
     target = tensor_of_target(target, logits, ignore_index)
-    weight = class_weight(weight, logits.shape[1])
+    check_length("weight", weight, logits.shape[1])
     scores = Scores(logits)
     goal = Target(target, ignore_index, scores.logits.dtype)
     losses = per_sample_focal(scores, goal, weight, gamma=gamma)
@@ -100,14 +120,14 @@ class FocalLoss(KeepsPrecision):
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the loss of a batch."""
-        return focal_loss(
+        return _focal(
             logits,
             target,
-            gamma=self.gamma,
-            weight=self.weight,
-            reduction=self.reduction,
-            normalize=self.normalize,
-            ignore_index=self.ignore_index,
+            self.weight,
+            self.gamma,
+            self.reduction,
+            self.normalize,
+            self.ignore_index,
         )
 
     def extra_repr(self) -> str:

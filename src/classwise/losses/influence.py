@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from classwise._checks import class_weight, number, tensor_of_logits, tensor_of_target
+from classwise._checks import (
+    check_length,
+    class_weight,
+    number,
+    tensor_of_logits,
+    tensor_of_target,
+)
 from classwise.errors import ArgumentError
 from classwise.losses._module import KeepsPrecision
 from classwise.losses._reduce import check_reduction, reduce
@@ -59,14 +68,30 @@ def influence_balanced_loss(
     check_reduction(reduction, normalize)
     strength = number("strength", strength, low=0, low_open=True)
     eps = number("eps", eps, low=0, low_open=True)
+    factor = {"strength": strength, "eps": eps, "detach": detach}
+    alpha = class_weight(weight)
+    return _influence(
+        logits, target, features, alpha, factor, reduction, normalize, ignore_index, normalizer
+    )
+
+
+def _influence(
+    logits: Tensor,
+    target: Tensor,
+    features: Tensor,
+    weight: Tensor | None,
+    factor: Mapping[str, Any],
+    reduction: str,
+    normalize: str,
+    ignore_index: int,
+    normalizer: Tensor | float | None = None,
+) -> Tensor:
     logits = tensor_of_logits(logits)
     target = tensor_of_target(target, logits, ignore_index)
-    weight = class_weight(weight, logits.shape[1])
+    check_length("weight", weight, logits.shape[1])
     scores = Scores(logits)
     goal = Target(target, ignore_index, scores.logits.dtype)
-    losses = per_sample_influence(
-        scores, goal, weight, features=features, strength=strength, eps=eps, detach=detach
-    )
+    losses = per_sample_influence(scores, goal, weight, features=features, **factor)
     divisor = mean_divisor(goal, weight, normalize, scores.logits, normalizer)
     return reduce(losses, reduction, divisor)
 
@@ -131,17 +156,15 @@ class InfluenceBalancedLoss(KeepsPrecision):
 
     def forward(self, logits: Tensor, target: Tensor, features: Tensor) -> Tensor:
         """Return the loss of a batch."""
-        return influence_balanced_loss(
+        return _influence(
             logits,
             target,
             features,
-            weight=self.weight,
-            strength=self.strength,
-            eps=self.eps,
-            detach=self.detach,
-            reduction=self.reduction,
-            normalize=self.normalize,
-            ignore_index=self.ignore_index,
+            self.weight,
+            {"strength": self.strength, "eps": self.eps, "detach": self.detach},
+            self.reduction,
+            self.normalize,
+            self.ignore_index,
         )
 
     def extra_repr(self) -> str:

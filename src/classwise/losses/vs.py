@@ -83,9 +83,9 @@ def mean_divisor(
     """Return what a mean divides by: the given normalizer or the batch's own mass."""
     if normalizer is None:
         return mass(target, alpha, normalize, like)
-    if not isinstance(normalizer, Tensor):
-        normalizer = number("normalizer", normalizer, low=0)
-    return torch.as_tensor(normalizer, dtype=like.dtype, device=like.device)
+    if not isinstance(normalizer, Tensor):  # filled there: a copy would make the host wait
+        return like.new_full((), number("normalizer", normalizer, low=0))
+    return normalizer.to(like)
 
 
 def per_sample_vs(scores: Scores, target: Target, terms: Terms) -> Tensor:
