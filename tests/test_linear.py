@@ -158,6 +158,22 @@ def test_equals_the_oracle(made: cw.Terms) -> None:
 
 
 @every_kind
+@two_terms
+@pytest.mark.usefixtures("chunks")
+def test_gradcheck(made: cw.Terms, kind: str) -> None:
+    head = Head(kind, dtype=torch.float64)
+    assert head.bias is not None
+
+    def loss(features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        # Not summed: it would need several backward passes through torch's chunks.
+        return cw.linear_vs_loss(
+            features, weight, bias, head.target, made, reduction="none", chunk=2
+        )
+
+    assert torch.autograd.gradcheck(loss, (head.features, head.weight, head.bias))
+
+
+@every_kind
 @every_term
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.usefixtures("chunks")
