@@ -12,10 +12,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from classwise.data._random import seed_for
 from classwise.data.dataset import Files
+from classwise.data.images import decode
 from classwise.data.sampling import ClassSampler, SequentialSampler
 from classwise.errors import DataError
 
-__all__ = ["file_batches"]
+__all__ = ["Requests", "checked_images", "file_batches"]
 
 Request: TypeAlias = tuple[int, int]
 """A sample, and the seed of its augmentation."""
@@ -35,16 +36,15 @@ class _Images(Dataset[Tensor | str]):
         index, seed = request
         path = self.files.path(index)
         try:
-            with Image.open(path) as image:
-                decoded = image.convert("RGB")
-        except Exception as error:  # decoders raise whatever they like on damaged files
-            return f"{str(path)!r} cannot be read as an image: {error}"
+            image = Image.fromarray(decode(path))
+        except DataError as error:
+            return f"{str(path)!r} {error}"
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return self.transform(decoded)
+            return self.transform(image)
 
 
-class _Requests:
+class Requests:
     """What the workers are asked for in the sampler's current epoch.
 
     The seed belongs to the place in the epoch, not to the sample: a sample that is drawn twice in
@@ -54,19 +54,18 @@ class _Requests:
     def __init__(self, sampler: ClassSampler | SequentialSampler, seed: int) -> None:
         self.sampler = sampler
         self.seed = seed
+        self.first = 0
 
     def __len__(self) -> int:
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[list[Request]]:
         epoch = self.sampler.epoch
-        for batch in self.sampler.batches():
+        for batch in self.sampler.batches(self.first):
             yield [
-                (index, seed_for("file", self.seed, epoch, batch.start + row))
-                for index, row in zip(
-                    batch.indices[batch.rows].tolist(),
-                    range(batch.rows.start, batch.rows.stop),
-                    strict=True,
+                (index, seed_for("file", self.seed, epoch, place))
+                for place, index in enumerate(
+                    batch.indices[batch.rows].tolist(), batch.start + batch.rows.start
                 )
             ]
 
@@ -81,18 +80,18 @@ def _stacked(images: list[Tensor | str]) -> Tensor | str:
 def file_batches(
     files: Files,
     transform: Callable[[Image.Image], Tensor],
-    sampler: ClassSampler | SequentialSampler,
+    requests: Requests,
     *,
-    seed: int,
     workers: int,
+    persistent: bool,
     pin_memory: bool,
 ) -> DataLoader[Tensor | str]:
     """Return a loader of uint8 images (n, 3, H, W), or of the message of an unreadable file."""
     return DataLoader(
         _Images(files, transform),
-        batch_sampler=_Requests(sampler, seed),
+        batch_sampler=requests,
         num_workers=workers,
-        persistent_workers=workers > 0,
+        persistent_workers=persistent and workers > 0,
         collate_fn=_stacked,
         pin_memory=pin_memory,
         generator=torch.Generator(),  # leaves torch's own state alone

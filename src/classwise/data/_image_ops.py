@@ -83,22 +83,29 @@ def shear_x(pixels: Tensor, factor: Tensor) -> Tensor:
     device = pixels.device
     shift = factor[:, None] * (torch.arange(height, dtype=torch.float64) + 0.5)
     whole = shift.floor()
-    moved = torch.stack([whole, (shift + 0.5).floor()])
-    whole_shift, nearest_shift = on_device(moved.long(), device)[..., None]
-    d = on_device((shift - whole).float(), device)[..., None, None]
-    columns = torch.arange(width, device=device)
+    moved = torch.stack([whole, (shift + 0.5).floor()]).long()
+    whole_shift, nearest_shift = on_device(moved, device)[..., None]
+    weights = on_device(_cubic(shift - whole).float(), device)[..., None, None]
+    # Every line once, shifted by whole pixels and wide enough for all four taps.
+    columns = torch.arange(-1, width + 2, device=device)
     first = torch.arange(0, count * height * width, width, device=device).view(count, height, 1)
-    lines = pixels.reshape(-1, channels)
-
-    def tap(offset: int) -> Tensor:
-        index = (columns + whole_shift + offset).clamp(0, width - 1) + first
-        return lines.index_select(0, index.flatten()).view(pixels.shape).float()
-
-    a, b, c, e = tap(-1), tap(0), tap(1), tap(2)
-    cubic = b + d * ((c - a) + d * ((2 * (a - b) + c - e) + d * (b - a - c + e)))
-    source = columns + nearest_shift
+    index = (columns + whole_shift).clamp_(0, width - 1).add_(first)
+    lines = pixels.reshape(-1, channels).index_select(0, index.flatten())
+    taps = lines.float().view(count, height, width + 3, channels).unfold(2, width, 1).unbind(2)
+    sheared = taps[0].transpose(2, 3) * weights[0]
+    for tap, weight in zip(taps[1:], weights[1:], strict=True):
+        sheared.addcmul_(tap.transpose(2, 3), weight)
+    source = columns[1:-2] + nearest_shift
     outside = ((source < 0) | (source >= width))[..., None]
-    return cubic.clamp_(0, 255).to(torch.uint8).masked_fill_(outside, FILL)
+    return sheared.clamp_(0, 255).to(torch.uint8).masked_fill_(outside, FILL)
+
+
+def _cubic(d: Tensor) -> Tensor:
+    """Return the weights of the pixels at -1, 0, 1 and 2, for a place at ``d`` in [0, 1)."""
+    square, cube = d**2, d**3
+    return torch.stack(
+        [2 * square - d - cube, 1 - 2 * square + cube, d + square - cube, cube - square]
+    )
 
 
 def shear_y(pixels: Tensor, factor: Tensor) -> Tensor:
@@ -122,34 +129,31 @@ def color(pixels: Tensor, factor: Tensor) -> Tensor:
 def contrast(pixels: Tensor, factor: Tensor) -> Tensor:
     """Blend with the mean grey."""
     grey = _grey(pixels)
-    count = grey[0].numel()
-    mean = (2 * grey.sum((1, 2, 3)) + count) // (2 * count)
-    return _blend(mean[:, None, None, None], pixels, factor)
+    mean = grey.mean((1, 2, 3), keepdim=True).add_(0.5).floor_()
+    return _blend(mean, pixels, factor)
 
 
 def sharpness(pixels: Tensor, factor: Tensor) -> Tensor:
     """Blend with the image smoothed by (1 1 1, 1 5 1, 1 1 1) / 13; its borders stay."""
-    exact = pixels.to(torch.int32)
+    exact = pixels.float()
     lines = exact[:, :-2] + exact[:, 1:-1] + exact[:, 2:]
     box = lines[:, :, :-2] + lines[:, :, 1:-1] + lines[:, :, 2:]
-    inner = box + 4 * exact[:, 1:-1, 1:-1]
     smooth = exact.clone()
-    smooth[:, 1:-1, 1:-1] = (2 * inner + 13) // 26
-    return _blend(smooth, pixels, factor)
+    smooth[:, 1:-1, 1:-1] = box.add_(exact[:, 1:-1, 1:-1], alpha=4).div_(13).add_(0.5).floor_()
+    return _blend(smooth, exact, factor)
 
 
 def _grey(pixels: Tensor) -> Tensor:
-    """Return ITU-R 601-2 luma in Pillow's integers, (n, H, W, 1)."""
-    exact = pixels.to(torch.int32)
+    """Return ITU-R 601-2 luma in Pillow's integers, float32 (n, H, W, 1)."""
     if pixels.shape[3] == 1:
-        return exact
-    red, green, blue = exact.split(1, dim=3)
-    return (19595 * red + 38470 * green + 7471 * blue + 32768) >> 16
+        return pixels.float()
+    red, green, blue = pixels.to(torch.int32).split(1, dim=3)
+    return (19595 * red + 38470 * green + 7471 * blue + 32768 >> 16).float()
 
 
 def _blend(dull: Tensor, pixels: Tensor, factor: Tensor) -> Tensor:
     factor = on_device(factor.float(), pixels.device)[:, None, None, None]
-    return (dull + factor * (pixels - dull)).clamp_(0, 255).to(torch.uint8)
+    return (pixels - dull).mul_(factor).add_(dull).clamp_(0, 255).to(torch.uint8)
 
 
 # Maps from old levels to new ones
@@ -176,10 +180,11 @@ def invert(pixels: Tensor, argument: Tensor) -> Tensor:
 def autocontrast(pixels: Tensor, argument: Tensor) -> Tensor:
     """Stretch each channel to all levels. Pillow rounds some levels down to one less."""
     del argument
-    low = pixels.amin((1, 2), keepdim=True).to(torch.int32)
-    span = pixels.amax((1, 2), keepdim=True).to(torch.int32) - low
-    stretched = (pixels - low) * 255 // span.clamp(min=1)
-    return torch.where(span > 0, stretched, pixels).to(torch.uint8)
+    low = pixels.amin((1, 2), keepdim=True).float()
+    span = pixels.amax((1, 2), keepdim=True).float() - low
+    # Whole numbers and one division, so that float32 is exact.
+    stretched = (pixels - low).mul_(255).div_(span.clamp(min=1)).to(torch.uint8)
+    return torch.where(span > 0, stretched, pixels)
 
 
 def equalize(pixels: Tensor, argument: Tensor) -> Tensor:

@@ -54,6 +54,14 @@ class Loader:
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return self.batches()
+
+    def batches(self, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the batches of the current epoch.
+
+        Args:
+            first: number of the batch to begin with; those before it cost nothing.
+        """
         raise NotImplementedError
 
     def set_epoch(self, epoch: int) -> None:
@@ -111,9 +119,9 @@ class _MemoryLoader(Loader):
         self._stages = stages
         self._normalise = normalise
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(self, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         epoch = self.sampler.epoch
-        for batch in self.sampler.batches():
+        for batch in self.sampler.batches(first):
             if self._mixing is None:
                 indices = batch.indices[batch.rows]
                 yield self._prepared(batch, batch.rows, epoch), self._target(indices)
@@ -146,32 +154,35 @@ class _FileLoader(Loader):
         augment: str,
         image_size: int,
         workers: int,
+        persistent: bool,
         normalise: _Normalise,
         num_classes: int,
         mixing: Mixing | None,
         device: torch.device,
         seed: int,
     ) -> None:
-        from classwise.data._files import file_batches  # noqa: PLC0415  # Pillow, torchvision
+        from classwise.data._files import Requests, file_batches  # noqa: PLC0415  (Pillow)
 
         super().__init__(
             labels, sampler, num_classes=num_classes, mixing=mixing, device=device, seed=seed
         )
         self._normalise = normalise
+        self._requests = Requests(sampler, seed)
         self._images = file_batches(
             files,
             file_transform(augment, image_size),
-            sampler,
-            seed=seed,
+            self._requests,
             workers=workers,
+            persistent=persistent,
             pin_memory=device.type == "cuda",
         )
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(self, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         from classwise.data._files import checked_images  # noqa: PLC0415
 
         epoch = self.sampler.epoch
-        for batch, read in zip(self.sampler.batches(), self._images, strict=True):
+        self._requests.first = first
+        for batch, read in zip(self.sampler.batches(first), self._images, strict=True):
             images = checked_images(read).to(self.device, non_blocking=True)
             inputs = self._normalise(images.contiguous(memory_format=torch.channels_last))
             indices = batch.indices[batch.rows]
@@ -249,6 +260,7 @@ def make_loader(
             augment=augment,
             image_size=whole_number("image_size", image_size, low=1),
             workers=workers,
+            persistent=train,
             normalise=_Normalise(means, stds, place),
             **common,
         )

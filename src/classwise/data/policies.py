@@ -143,15 +143,14 @@ class Policy:
         for step in draws.unbind(1):
             codes = step[:, 0].long()
             order = codes.argsort(stable=True)
-            counts = torch.bincount(codes, minlength=len(operations)).tolist()
-            groups = zip(operations, order.split(counts), strict=True)
-            changed = [(op, rows) for op, rows in groups if op is not operations[0] and len(rows)]
-            if not changed:
-                continue
-            rows = on_device(torch.cat([rows for _, rows in changed]), pixels.device)
-            parts = pixels.index_select(0, rows).split([len(rows) for _, rows in changed])
+            sizes = torch.bincount(codes, minlength=len(operations)).tolist()
+            there, back = on_device(torch.stack([order, order.argsort()]), pixels.device)
+            groups = pixels.index_select(0, there).split(sizes)
+            arguments = step[order, 1].split(sizes)
             done = [
-                op(part, step[rows, 1]) for (op, rows), part in zip(changed, parts, strict=True)
+                operation(group, argument)
+                for operation, group, argument in zip(operations, groups, arguments, strict=True)
+                if len(group)
             ]
-            pixels = pixels.index_copy(0, rows, torch.cat(done))
+            pixels = torch.cat(done).index_select(0, back)
         return pixels

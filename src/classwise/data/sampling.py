@@ -65,12 +65,16 @@ class _Sampler:
         for batch in self.batches():
             yield batch.indices[batch.rows]
 
-    def batches(self) -> Iterator[Batch]:
-        """Yield the batches of the current epoch."""
-        start = 0
-        order = self.order()
-        for number_, end in enumerate(self._ends()):
-            yield Batch(number_, start, order[start:end], self._rows(end - start))
+    def batches(self, first: int = 0) -> Iterator[Batch]:
+        """Yield the batches of the current epoch.
+
+        Args:
+            first: number of the batch to begin with.
+        """
+        order, start = self.order(), 0
+        for number, end in enumerate(self._ends()):
+            if number >= first:
+                yield Batch(number, start, order[start:end], self._rows(end - start))
             start = end
 
     def order(self) -> Tensor:
@@ -293,7 +297,7 @@ def _from_cycles(
     """Replace each drawn class by its next sample; a class that ran out is shuffled again."""
     num_classes = counts.numel()
     wanted = torch.bincount(classes, minlength=num_classes)
-    cycles = (wanted + counts - 1) // counts.clamp(min=1)
+    cycles = -(-wanted // counts.clamp(min=1))
     # Slots: for each class, `cycles` copies of all its samples, in random order within each copy.
     copies = cycles[labels]
     members = torch.arange(labels.numel()).repeat_interleave(copies)
