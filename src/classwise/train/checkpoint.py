@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pickle
@@ -14,7 +15,7 @@ import torch
 
 from classwise.errors import CheckpointError, StateError
 
-__all__ = ["load_state", "save_state", "write_atomic", "write_json"]
+__all__ = ["load_state", "save_state", "verify_done", "write_atomic", "write_done", "write_json"]
 
 FORMAT = 1
 
@@ -59,6 +60,43 @@ def write_json(path: Path, value: Any) -> None:
 
 def _write_text(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
+
+
+def write_done(folder: Path, done: str) -> None:
+    """Write the file that says that a folder is finished: size and sha256 of every other file."""
+    files = {
+        path.name: {"size": path.stat().st_size, "sha256": _digest(path)}
+        for path in sorted(folder.iterdir())
+        if path.is_file() and not path.name.startswith(".") and path.name != done
+    }
+    write_json(folder / done, files)
+
+
+def verify_done(folder: Path, done: str = "done") -> str:
+    """Return what is wrong with a folder that says it is finished; nothing if all is well.
+
+    A checkpoint that was deleted on purpose (``state.pt``) is no damage.
+    """
+    try:
+        files = json.loads((folder / done).read_text(encoding="utf-8"))
+        for name, said in files.items():
+            path = folder / name
+            if not path.exists():
+                if name == "state.pt":
+                    continue
+                return f"{name} is missing"
+            if path.stat().st_size != said["size"]:
+                return f"{name} has {path.stat().st_size} bytes instead of {said['size']}"
+            if _digest(path) != said["sha256"]:
+                return f"{name} was changed after it was written"
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        return f"{done} cannot be read: {error}"
+    return ""
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def save_state(path: Path, state: Mapping[str, Any]) -> None:

@@ -135,7 +135,7 @@ class OptimConfig:
         accumulate: micro-batches that a step is cut into.
         optimizer: sgd or adamw.
         lr: learning rate that the schedule starts from.
-        schedule: released, printed, cosine, cosine-zero, constant ...
+        schedule: of the learning rate: cosine, cosine-zero, released, printed, constant ...
         momentum: of sgd.
         nesterov: of sgd.
         weight_decay: on all parameters.
@@ -150,7 +150,7 @@ class OptimConfig:
     accumulate: int = 1
     optimizer: str = "sgd"
     lr: float | None = None
-    schedule: str = "released"
+    schedule: str = "cosine"
     momentum: float = 0.9
     nesterov: bool = False
     weight_decay: float = 2e-4
@@ -172,8 +172,11 @@ class RunConfig:
         seed: of weights, order and augmentation.
         select: what the best epoch is chosen on: "val" needs a validation split; "test" is what the
             papers' tables do, and every number so chosen is labelled.
+        eval_every: epochs between evaluations; the last epoch is always evaluated.
         device: cpu, cuda, mps or auto.
         devices: processes to train with.
+        threads: CPU threads of torch; auto is one for small models, whose steps are shorter than it
+            takes to wake another, and torch's own choice for the others.
         precision: 32-true or bf16-mixed; auto is bf16-mixed on a GPU that has it.
         tte: average the predictions for flipped test images too.
     """
@@ -184,8 +187,10 @@ class RunConfig:
     optim: OptimConfig = field(default_factory=OptimConfig)
     seed: int = 0
     select: str | None = None
+    eval_every: int | None = None
     device: str = "auto"
     devices: int = 1
+    threads: int | None = None
     precision: str | None = None
     tte: bool = False
 
@@ -274,25 +279,21 @@ _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: 
 
 
 def _as(kind: type, value: Any) -> tuple[bool, Any]:
-    if kind is bool:
-        words = {"true": True, "yes": True, "false": False, "no": False}
-        if isinstance(value, str) and value.lower() in words:
-            return True, words[value.lower()]
-        return isinstance(value, bool), value
-    if kind is str:
-        return isinstance(value, str), value
-    if isinstance(value, bool):
+    """Return whether ``value`` can be read as ``kind``, and what it then is."""
+    if kind in (bool, str) or isinstance(value, bool):
+        if kind is bool and isinstance(value, str):
+            value = _TRUTH.get(value.lower(), value)
+        return isinstance(value, kind), value
+    # A fraction that is given for a whole number is no whole number.
+    if not isinstance(value, str) and not isinstance(value, (int, kind)):
         return False, None
-    if isinstance(value, str):
-        try:
-            return True, kind(value)
-        except ValueError:
-            return False, None
-    if kind is int:
-        return isinstance(value, int), value
-    return isinstance(value, (int, float)), float(value) if isinstance(
-        value, (int, float)
-    ) else None
+    try:
+        return True, kind(value)
+    except ValueError:
+        return False, None
+
+
+_TRUTH = {"true": True, "yes": True, "false": False, "no": False}
 
 
 def differences(saved: Mapping[str, Any], mine: Mapping[str, Any]) -> list[str]:
@@ -321,6 +322,8 @@ def check(config: RunConfig) -> None:
         "batch_size": config.optim.batch_size,
         "accumulate": config.optim.accumulate,
         "devices": config.devices,
+        "threads": config.threads,
+        "eval_every": config.eval_every,
         "image_size": config.data.image_size,
     }
     for name, value in positive.items():

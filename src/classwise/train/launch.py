@@ -1,0 +1,150 @@
+"""Running: claim a folder, start the processes, return what they left behind.
+
+A whole training is ``run(config, folder)``; the laboratory trains phases, each of which continues
+its parent's folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+
+from classwise.errors import CheckpointError
+from classwise.train import record
+from classwise.train.config import RunConfig, differences, to_dict
+from classwise.train.defaults import torch_device
+from classwise.train.observe import Observer, Silent
+from classwise.train.session import Session
+from classwise.train.setup import Setup, setup
+from classwise.train.stopping import Interrupted, stop_requests
+
+__all__ = ["run"]
+
+_SMALL = ("small-cnn", "mlp")
+
+_ANYWHERE = ("device", "devices", "threads")
+"""Settings that a run may change when it goes on: they say where, not what."""
+
+
+def run(
+    config: RunConfig,
+    folder: Path | str,
+    *,
+    first: int = 0,
+    stop: int | None = None,
+    parent: Path | None = None,
+    identity: dict[str, Any] | None = None,
+    resume: bool = True,
+    observer: Observer | None = None,
+) -> record.RunRecord:
+    """Train the epochs ``first`` to ``stop - 1`` of a configuration into a folder.
+
+    A folder that holds an unfinished run of the same configuration is continued; a finished one is
+    returned as it is.
+
+    Args:
+        config: what to train; what it leaves open is chosen for the data.
+        folder: made if it is not there.
+        first: epoch to begin with; beyond 0 it needs ``parent``.
+        stop: epoch to end before; None is the end of training.
+        parent: folder of the run whose end this one continues.
+        identity: what the folder is recognised by, for phases that several configurations share;
+            None is the configuration and its data.
+        resume: False refuses a folder that already holds something.
+        observer: told how it goes.
+
+    Raises:
+        Interrupted: after SIGINT or SIGTERM, with the state saved.
+        CheckpointError: if the folder holds something else.
+    """
+    ready = setup(config)
+    folder, stop = Path(folder), ready.epochs if stop is None else stop
+    _claim(folder, ready, identity, resume=resume)
+    if not (folder / record.DONE).exists():
+        _launch(ready, folder, first, stop, parent, identity, observer or Silent())
+        if not (folder / record.DONE).exists():
+            raise Interrupted(
+                f"stopped; the state is saved in {folder} and the run can be resumed."
+            )
+    return record.read_run(folder)
+
+
+def _claim(folder: Path, ready: Setup, identity: dict[str, Any] | None, *, resume: bool) -> None:
+    """Make the folder, or make sure that what it holds is of this configuration."""
+    if not (folder / record.CONFIG).exists():
+        if folder.exists() and any(not p.name.startswith(".") for p in folder.iterdir()):
+            raise CheckpointError(f"{folder} is not empty and holds no run; name another folder.")
+        return
+    if not resume:
+        raise CheckpointError(
+            f"{folder} already holds a run: resume it (--resume), or name another folder."
+        )
+    head = record.read_json(folder / record.CONFIG)
+    if identity is not None:
+        different = differences(head.get("identity") or {}, identity)
+        if different:
+            raise CheckpointError(f"{folder} holds another phase. {'; '.join(different)}.")
+        return
+    saved, mine = head.get("config", {}), json.loads(json.dumps(to_dict(ready.config)))
+    for name in _ANYWHERE:
+        saved.pop(name, None), mine.pop(name, None)
+    different = differences(saved, mine)
+    checksum = head.get("provenance", {}).get("data_checksum")
+    if checksum != ready.prepared.checksum:
+        different.append(f"data: saved checksum {checksum!r}, here {ready.prepared.checksum!r}")
+    if different:
+        raise CheckpointError(
+            f"{folder} holds a run of another configuration. {'; '.join(different)}."
+        )
+
+
+def _launch(
+    ready: Setup,
+    folder: Path,
+    first: int,
+    stop: int,
+    parent: Path | None,
+    identity: dict[str, Any] | None,
+    observer: Observer,
+) -> None:
+    config = ready.config
+    device = torch_device(config.device)
+    several = config.devices > 1
+    by_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
+    fabric = Fabric(
+        accelerator={"cuda": "cuda", "mps": "mps"}.get(device.type, "cpu"),
+        devices=config.devices,
+        strategy=("ddp" if by_torchrun else "ddp_spawn") if several else "auto",
+        precision=config.precision or "32-true",  # type: ignore[arg-type]
+    )
+    if several and not by_torchrun:
+        # The children load the data again: a file is quicker than a pipe.
+        with stop_requests(folder):
+            fabric.launch(_work, config, folder, first, stop, parent, identity, observer)
+    else:
+        fabric.launch()
+        _work(fabric, config, folder, first, stop, parent, identity, observer)
+
+
+def _work(
+    fabric: Fabric,
+    config: RunConfig,
+    folder: Path,
+    first: int,
+    stop: int,
+    parent: Path | None,
+    identity: dict[str, Any] | None,
+    observer: Observer,
+) -> None:
+    ready = setup(config)
+    threads = config.threads or (1 if ready.config.model.model in _SMALL else None)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    with stop_requests(folder) as asked:
+        session = Session(fabric, ready, folder, identity, asked)
+        session.train(first, stop, parent, observer if fabric.is_global_zero else Silent())

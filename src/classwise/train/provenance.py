@@ -1,0 +1,71 @@
+"""Which code, data, machine and libraries made a result."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+
+import classwise
+from classwise.train.setup import Setup
+
+__all__ = ["revision", "stamp"]
+
+_LIBRARIES = ("torch", "torchvision", "timm", "lightning-fabric", "numpy")
+
+
+def stamp(fabric: Fabric, ready: Setup) -> dict[str, Any]:
+    """Return where a run comes from."""
+    found = ready.prepared
+    return {
+        "classwise": classwise.__version__,
+        "revision": revision(),
+        "python": platform.python_version(),
+        "libraries": {name: _version(name) for name in _LIBRARIES},
+        "device": _device(fabric.device),
+        "processes": fabric.world_size,
+        "threads": torch.get_num_threads(),
+        "precision": ready.config.precision,
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "data": found.dataset.name,
+        "data_checksum": found.checksum,
+    }
+
+
+def revision() -> str | None:
+    """Return the commit of the source tree that runs, "-dirty" if changed; None if installed."""
+    root = Path(__file__).parents[3]
+    if not (root / ".git").exists():
+        return None
+    try:
+        commit = _git(root, "rev-parse", "--short=12", "HEAD")
+        changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", "src")
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return f"{commit}-dirty" if changed else commit
+
+
+def _git(root: Path, *words: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(root), *words], capture_output=True, text=True, check=True, timeout=10
+    )
+    return done.stdout.strip()
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _device(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{device.type} ({platform.machine()})"

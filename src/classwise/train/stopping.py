@@ -1,0 +1,43 @@
+"""Stopping a run from outside without losing anything."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from classwise.errors import StateError
+
+__all__ = ["Interrupted", "stop_requests"]
+
+
+class Interrupted(StateError):  # noqa: N818  (what happened, as in KeyboardInterrupt)
+    """Training was stopped from outside; its state is saved."""
+
+
+@contextlib.contextmanager
+def stop_requests(folder: Path) -> Iterator[Callable[[], bool]]:
+    """Turn the first SIGINT or SIGTERM into a request that the loop looks for."""
+    flag = threading.Event()
+    note = folder / ".stop"
+    in_main = threading.current_thread() is threading.main_thread()
+
+    def ask(number: int, frame: object) -> None:
+        if flag.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt  # the second time it is meant
+        flag.set()
+        with contextlib.suppress(OSError):
+            note.touch()
+
+    before = {}
+    if in_main:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before[number] = signal.signal(number, ask)
+    try:
+        yield lambda: flag.is_set() or note.exists()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        note.unlink(missing_ok=True)
