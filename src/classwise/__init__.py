@@ -2,8 +2,9 @@
 
     criterion = classwise.Criterion("cvs+adrw", class_counts, epochs=200)
 
-Importing this loads torch, numpy and nothing heavier; the torchmetrics shells ``ClassBins``,
-``ClassFloors`` and ``ClassAccuracy`` are loaded when first asked for.
+Names are loaded when they are first asked for: ``classwise --help`` does not wait for torch, and
+the losses load torch, numpy and nothing heavier. The torchmetrics shells ``ClassBins``,
+``ClassFloors`` and ``ClassAccuracy`` load torchmetrics.
 """
 
 from __future__ import annotations
@@ -11,42 +12,47 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from classwise import terms, theory
-from classwise.calibration import CalibrationError, Curve, calibration_error, reliability, slopes
-from classwise.criterion import Criterion
-from classwise.data import longtail_counts, select
-from classwise.errors import (
-    ArgumentError,
-    CheckpointError,
-    ClasswiseError,
-    ClasswiseWarning,
-    DataError,
-    RecipeError,
-    StateError,
-    UnknownNameError,
-)
-from classwise.estimation import SlopeConfig
-from classwise.losses import (
-    ALALoss,
-    FocalLoss,
-    InfluenceBalancedLoss,
-    LADELoss,
-    VSLoss,
-    adjust,
-    ala_loss,
-    focal_loss,
-    fold,
-    influence_balanced_loss,
-    lade_loss,
-    linear_vs_loss,
-    vs_loss,
-)
-from classwise.recipes import Part, Phase, Recipe, list_methods
-from classwise.stats import BinTable, Measurement, measure, shots
-from classwise.terms import Terms
-
 if TYPE_CHECKING:
+    from classwise import terms, theory
+    from classwise.calibration import (
+        CalibrationError,
+        Curve,
+        calibration_error,
+        reliability,
+        slopes,
+    )
+    from classwise.criterion import Criterion
+    from classwise.data import longtail_counts, select
+    from classwise.errors import (
+        ArgumentError,
+        CheckpointError,
+        ClasswiseError,
+        ClasswiseWarning,
+        DataError,
+        RecipeError,
+        StateError,
+        UnknownNameError,
+    )
+    from classwise.estimation import SlopeConfig
+    from classwise.losses import (
+        ALALoss,
+        FocalLoss,
+        InfluenceBalancedLoss,
+        LADELoss,
+        VSLoss,
+        adjust,
+        ala_loss,
+        focal_loss,
+        fold,
+        influence_balanced_loss,
+        lade_loss,
+        linear_vs_loss,
+        vs_loss,
+    )
+    from classwise.recipes import Part, Phase, Recipe, list_methods
+    from classwise.stats import BinTable, Measurement, measure, shots
     from classwise.stats.metrics import ClassAccuracy, ClassBins, ClassFloors
+    from classwise.terms import Terms
 
 __version__ = "0.1.0"
 
@@ -97,13 +103,33 @@ __all__ = [
     "vs_loss",
 ]
 
-_SHELLS = ("ClassAccuracy", "ClassBins", "ClassFloors")
+# Where each name lives. A test holds this against ``__all__`` and the imports above.
+_HOMES = {
+    "calibration": "CalibrationError Curve calibration_error reliability slopes",
+    "criterion": "Criterion",
+    "data": "longtail_counts select",
+    "errors": "ArgumentError CheckpointError ClasswiseError ClasswiseWarning DataError RecipeError "
+    "StateError UnknownNameError",
+    "estimation": "SlopeConfig",
+    "losses": "ALALoss FocalLoss InfluenceBalancedLoss LADELoss VSLoss adjust ala_loss focal_loss "
+    "fold influence_balanced_loss lade_loss linear_vs_loss vs_loss",
+    "recipes": "Part Phase Recipe list_methods",
+    "stats": "BinTable Measurement measure shots",
+    "stats.metrics": "ClassAccuracy ClassBins ClassFloors",
+    "terms": "Terms",
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+_MODULES = ("terms", "theory")
 
 
 def __getattr__(name: str) -> Any:
-    if name in _SHELLS:
-        return getattr(importlib.import_module("classwise.stats.metrics"), name)
-    raise AttributeError(f"module 'classwise' has no attribute {name!r}")
+    if name in _MODULES:
+        return importlib.import_module(f"classwise.{name}")
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'classwise' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"classwise.{_HOME_OF[name]}"), name)
+    globals()[name] = value  # found at once the next time
+    return value
 
 
 def __dir__() -> list[str]:
