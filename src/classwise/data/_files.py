@@ -16,7 +16,7 @@ from classwise.data.images import decode
 from classwise.data.sampling import ClassSampler, SequentialSampler
 from classwise.errors import DataError
 
-__all__ = ["Requests", "checked_images", "file_batches"]
+__all__ = ["Requests", "file_batches"]
 
 Request: TypeAlias = tuple[int, int]
 """A sample, and the seed of its augmentation."""
@@ -40,7 +40,7 @@ class _Images(Dataset[Tensor | str]):
         except DataError as error:
             return f"{str(path)!r} {error}"
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed would reach for the GPU
             return self.transform(image)
 
 
@@ -96,10 +96,3 @@ def file_batches(
         pin_memory=pin_memory,
         generator=torch.Generator(),  # leaves torch's own state alone
     )
-
-
-def checked_images(images: Tensor | str) -> Tensor:
-    """Return images, or raise what a worker found."""
-    if isinstance(images, str):
-        raise DataError(images)
-    return images

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from classwise._checks import known_name
 from classwise.data._image_ops import on_device
+from classwise.data._optional import needed
 from classwise.data.policies import Policy, autoaugment, randaugment
-from classwise.errors import ArgumentError, DataError
+from classwise.errors import ArgumentError
 
 __all__ = ["AUGMENTS", "Augment", "CropFlip", "Cutout", "Stage", "file_transform", "image_stages"]
 
@@ -177,8 +178,5 @@ def file_transform(name: str, size: int) -> Callable[[Any], Tensor]:
     if make is None:
         legal = ", ".join(repr(n) for n, augment in AUGMENTS.items() if augment.files)
         raise ArgumentError(f"augment={name!r} is for images in memory; for image files: {legal}.")
-    try:
-        from torchvision.transforms import v2  # noqa: PLC0415  (an extra)
-    except ImportError as error:
-        raise DataError("image files need torchvision: pip install 'classwise[vision]'.") from error
+    v2 = needed("torchvision.transforms.v2", "torchvision", "augmenting image files")
     return v2.Compose([*make(v2, size), v2.PILToTensor()])

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from classwise._checks import class_vector, known_name, whole_number
 from classwise.data._image_ops import on_device
@@ -15,7 +16,7 @@ from classwise.data.augment import AUGMENTS, Stage, file_transform, image_stages
 from classwise.data.dataset import Files, Split
 from classwise.data.mixing import Mix, Mixing, mix, parse_mixing
 from classwise.data.sampling import Batch, ClassSampler, SequentialSampler
-from classwise.errors import ArgumentError
+from classwise.errors import ArgumentError, DataError
 
 __all__ = ["Loader", "Sampler", "make_loader"]
 
@@ -71,6 +72,12 @@ class Loader:
             epoch: counted from 0.
         """
         self.sampler.set_epoch(epoch)
+
+    def close(self) -> None:
+        """End the processes that read files, if there are any; the next iteration starts new ones.
+
+        A loader that nothing refers to any more does it as well.
+        """
 
     def _target(self, indices: Tensor) -> Tensor:
         return on_device(self._labels.index_select(0, indices), self.device)
@@ -161,32 +168,52 @@ class _FileLoader(Loader):
         device: torch.device,
         seed: int,
     ) -> None:
-        from classwise.data._files import Requests, file_batches  # noqa: PLC0415  (Pillow)
-
         super().__init__(
             labels, sampler, num_classes=num_classes, mixing=mixing, device=device, seed=seed
         )
+        from classwise.data._files import Requests  # noqa: PLC0415  (Pillow, an extra)
+
         self._normalise = normalise
         self._requests = Requests(sampler, seed)
-        self._images = file_batches(
-            files,
-            file_transform(augment, image_size),
-            self._requests,
-            workers=workers,
-            persistent=persistent,
-            pin_memory=device.type == "cuda",
-        )
+        self._files = files
+        self._transform = file_transform(augment, image_size)
+        self._workers = workers
+        self._persistent = persistent
+        self._reader: DataLoader[Tensor | str] | None = None
 
     def batches(self, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        from classwise.data._files import checked_images  # noqa: PLC0415
-
         epoch = self.sampler.epoch
         self._requests.first = first
-        for batch, read in zip(self.sampler.batches(first), self._images, strict=True):
-            images = checked_images(read).to(self.device, non_blocking=True)
-            inputs = self._normalise(images.contiguous(memory_format=torch.channels_last))
-            indices = batch.indices[batch.rows]
-            yield self._mixed(inputs, indices, epoch, batch.number, self.sampler.rank)
+        reading = iter(self._opened())
+        try:
+            for batch in self.sampler.batches(first):
+                read = next(reading)
+                if isinstance(read, str):
+                    self.close()
+                    raise DataError(read)
+                images = read.to(self.device, non_blocking=True)
+                inputs = self._normalise(images.contiguous(memory_format=torch.channels_last))
+                indices = batch.indices[batch.rows]
+                yield self._mixed(inputs, indices, epoch, batch.number, self.sampler.rank)
+        finally:
+            del reading  # a traceback would keep the workers
+
+    def close(self) -> None:
+        self._reader = None
+
+    def _opened(self) -> DataLoader[Tensor | str]:
+        from classwise.data._files import file_batches  # noqa: PLC0415
+
+        if self._reader is None:
+            self._reader = file_batches(
+                self._files,
+                self._transform,
+                self._requests,
+                workers=self._workers,
+                persistent=self._persistent,
+                pin_memory=self.device.type == "cuda",
+            )
+        return self._reader
 
 
 def make_loader(
