@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -78,7 +79,7 @@ MODELS: dict[str, ModelSpec] = {
             for depth in (20, 32, 44, 56, 110)
         ),
         ModelSpec("small-cnn", "Convolutions for images from 8 x 8 to 64 x 64", "", SmallCnn),
-        ModelSpec("mlp", "Two hidden layers, for tables", "", Mlp, dims=None),
+        ModelSpec("mlp", "Hidden layers of 256 and 128, or mlp:WIDTHS", "", Mlp, dims=None),
     )
 }
 
@@ -94,7 +95,8 @@ def build(
     """Return a new classifier; its weights are drawn from torch's global generator.
 
     Args:
-        name: one of ``MODELS``, or of timm: ``"timm:resnet50"``, or ``"resnet50"`` for short.
+        name: one of ``MODELS``; ``"mlp:512,256"`` has other widths; ``"timm:resnet50"``, or
+            ``"resnet50"`` for short, is of timm.
         num_classes: C.
         input_shape: of one sample: (channels, H, W), or (D,) for a table.
         head: ``"linear"`` (with bias) or ``"cosine"``.
@@ -107,12 +109,13 @@ def build(
     464154
     """
     num_classes = whole_number("num_classes", num_classes, low=2)
-    shape = tuple(whole_number("input_shape", size, low=1) for size in input_shape)
+    shape = _checked_shape(input_shape)
+    if pretrained is not None and not isinstance(pretrained, (str, Path, bool)):
+        raise ArgumentError(f"pretrained={pretrained!r} must be the path of a file, or True.")
     known_name("head", head, HEADS)
-    if not isinstance(name, str):
-        known_name("model", name, MODELS)
-    if name in MODELS:
-        backbone = _own(MODELS[name], shape, pretrained)
+    spec = _spec(name)
+    if spec is not None:
+        backbone = _own(spec, shape, pretrained)
         feature_dim = backbone.feature_dim
     else:
         backbone, feature_dim = timm_backbone(
@@ -127,6 +130,27 @@ def build(
         feature_dim=feature_dim,
         num_classes=num_classes,
     )
+
+
+def _checked_shape(input_shape: Sequence[int]) -> tuple[int, ...]:
+    if not isinstance(input_shape, Sequence) or len(input_shape) not in (1, 3):
+        raise ArgumentError(
+            f"input_shape={input_shape!r} must be (channels, H, W) of an image or (D,) of a table."
+        )
+    return tuple(whole_number("input_shape", size, low=1) for size in input_shape)
+
+
+def _spec(name: str) -> ModelSpec | None:
+    """Return the entry of a name, None for one that may be timm's."""
+    if not isinstance(name, str):
+        known_name("model", name, MODELS)
+    base, _, widths = name.partition(":")
+    if base != "mlp" or not widths:
+        return MODELS.get(name)
+    if not all(width.isdecimal() and int(width) for width in widths.split(",")):
+        raise ArgumentError(f"model={name!r}: widths are whole numbers, as in 'mlp:512,256'.")
+    hidden = tuple(map(int, widths.split(",")))
+    return dataclasses.replace(MODELS[base], make=partial(Mlp, hidden=hidden))
 
 
 def _own(

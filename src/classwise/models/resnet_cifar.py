@@ -39,13 +39,14 @@ class BasicBlock(nn.Module):
         """Return relu(x' + F(x)), where x' is x, subsampled and padded if need be."""
         out = F.relu(self.bn1(self.conv1(x)), inplace=True)
         out = self.bn2(self.conv2(out))
-        if self.stride > 1 or self.new_channels:
+        if self.stride > 1:
+            # The mean of one pixel is the pixel: x[:, :, ::stride, ::stride], whose gradient would
+            # fill and copy two zero tensors, which is 6 % of a training step of ResNet-32.
+            x = F.avg_pool2d(x, 1, self.stride)
+        if self.new_channels:
             before = self.new_channels // 2
-            x = F.pad(
-                x[:, :, :: self.stride, :: self.stride],
-                (0, 0, 0, 0, before, self.new_channels - before),
-            )
-        return F.relu(out + x, inplace=True)
+            x = F.pad(x, (0, 0, 0, 0, before, self.new_channels - before))
+        return F.relu(out.add_(x), inplace=True)
 
 
 class CifarResNet(nn.Module):

@@ -16,47 +16,47 @@ from classwise.errors import ArgumentError
 
 __all__ = ["Mlp", "SmallCnn"]
 
-_SMALLEST = 4  # rows or columns at which the convolutional net stops halving
+_LARGEST_MAP = 4  # rows or columns at which the convolutional net stops halving
 
 
 class SmallCnn(nn.Module):
-    """Convolutions with group normalisation that halve the image until it is about 4 x 4.
+    """Convolutions with group normalisation that halve the image until it is 4 x 4 or less.
 
-    Each stage is two 3 x 3 convolutions and a 2 x 2 maximum; widths 32, 64, 128, 128, ... The
-    last map is averaged to 4 x 4 or what is left and flattened through one linear layer, since
-    where a stroke lies matters in images this small.
+    Each stage is two 3 x 3 convolutions and a 2 x 2 maximum; widths 32, 64, 128, 128, ... What is
+    left goes through one linear layer, not through an average, since where a stroke lies matters
+    in images this small.
 
     Args:
-        input_shape: (channels, H, W), H and W at least 4.
+        input_shape: (channels, H, W).
         feature_dim: F.
+
+    >>> SmallCnn((1, 8, 8)).project[1].in_features  # 32 channels, 4 x 4
+    512
     """
 
     def __init__(self, input_shape: Sequence[int], feature_dim: int = 128) -> None:
         super().__init__()
         channels, height, width = (whole_number("input_shape", n, low=1) for n in input_shape)
-        if min(height, width) < _SMALLEST:
-            raise ArgumentError(
-                f"input_shape={tuple(input_shape)} is too small for small-cnn, which needs at "
-                f"least {_SMALLEST} rows and columns; use mlp."
-            )
         self.feature_dim = whole_number("feature_dim", feature_dim, low=1)
-        halvings = int(math.log2(min(height, width) / _SMALLEST))
-        widths = [min(32 << i, 128) for i in range(max(halvings, 1))]
-        stages = []
-        for out in widths:
-            pool = nn.MaxPool2d(2) if halvings else nn.Identity()
-            stages += [*_convolution(channels, out), *_convolution(out, out), pool]
+        halvings = 0
+        while max(height, width) > _LARGEST_MAP:
+            height, width, halvings = -(-height // 2), -(-width // 2), halvings + 1
+        stages: list[nn.Module] = []
+        for i in range(max(halvings, 1)):
+            out = min(32 << i, 128)
+            stages += [*_convolution(channels, out), *_convolution(out, out)]
+            if halvings:
+                stages.append(nn.MaxPool2d(2, ceil_mode=True))
             channels = out
         self.stages = nn.Sequential(*stages)
-        self.pool = nn.AdaptiveAvgPool2d(_SMALLEST)
         self.project = nn.Sequential(
-            nn.Flatten(), nn.Linear(channels * _SMALLEST**2, feature_dim), nn.ReLU()
+            nn.Flatten(), nn.Linear(channels * height * width, feature_dim), nn.ReLU()
         )
         _kaiming(self)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return features (N, F)."""
-        return self.project(self.pool(self.stages(x)))
+        return self.project(self.stages(x))
 
 
 class Mlp(nn.Module):

@@ -36,10 +36,13 @@ def read_state(path: str | Path) -> State:
     if not path.is_file():
         raise DataError(f"pretrained={str(path)!r} is not a file.")
     state = _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
-    for prefix in _WRAPPERS:
-        if state and all(key.startswith(prefix) for key in state):
-            state = {key.removeprefix(prefix): value for key, value in state.items()}
+    while state and (prefix := _common_wrapper(state)):
+        state = {key.removeprefix(prefix): value for key, value in state.items()}
     return state
+
+
+def _common_wrapper(state: State) -> str:
+    return next((p for p in _WRAPPERS if all(key.startswith(p) for key in state)), "")
 
 
 def _read_safetensors(path: Path) -> State:
