@@ -1,0 +1,126 @@
+"""Flags of the commands, generated from the dataclasses that a run is saved with."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import tyro
+
+from classwise.errors import ArgumentError, DataError
+from classwise.train import protocols
+from classwise.train.config import (
+    DataConfig,
+    RunConfig,
+    check,
+    from_dict,
+    to_dict,
+    with_values,
+)
+
+__all__ = ["DataFlags", "Output", "RunFlags", "Settings", "defaults", "parse", "run_config"]
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class DataFlags(DataConfig):  # noqa: D101  (below)
+    __doc__ = DataConfig.__doc__
+
+    source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")] = "digits"
+
+
+@dataclasses.dataclass(frozen=True)
+class RunFlags(RunConfig):  # noqa: D101  (below)
+    __doc__ = RunConfig.__doc__
+
+    data: DataFlags = dataclasses.field(default_factory=DataFlags)
+
+
+Switch = Annotated[bool, tyro.conf.FlagCreatePairsOff]
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Where settings come from: a protocol, then a file, then flags, then --set.
+
+    Args:
+        protocol: named settings of an experiment, such as "a"; see classwise list protocols.
+        config: TOML file of settings.
+        set: settings by dotted name, such as optim.epochs=60.
+    """
+
+    protocol: str | None = None
+    config: Path | None = None
+    set: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """What is printed.
+
+    Args:
+        quiet: the result only.
+        json: the result as JSON, and nothing else.
+    """
+
+    quiet: Switch = False
+    json: Switch = False
+
+
+def parse(kind: type[T], words: Sequence[str], *, prog: str, default: Any = None) -> T:
+    """Return the flags of a command; wrong ones end the program with code 2."""
+    return tyro.cli(
+        kind,
+        prog=f"classwise {prog}",
+        args=list(words),
+        default=default,
+        config=(tyro.conf.OmitArgPrefixes,),
+    )
+
+
+def defaults(words: Sequence[str]) -> RunFlags:
+    """Return the configuration that flags override: what protocol and file make of the defaults."""
+    peek = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    peek.add_argument("--protocol")
+    peek.add_argument("--config", type=Path)
+    try:
+        found, _ = peek.parse_known_args(list(words))
+    except argparse.ArgumentError as error:
+        raise ArgumentError(f"{error.argument_name}: {error.message}.") from error
+    config = RunConfig()
+    if found.protocol is not None:
+        config = protocols.apply(config, found.protocol)
+    if found.config is not None:
+        config = from_dict(_read(found.config), config)
+    parts = {f.name: getattr(config, f.name) for f in dataclasses.fields(RunConfig)}
+    data = {f.name: getattr(config.data, f.name) for f in dataclasses.fields(DataConfig)}
+    parts["data"] = DataFlags(**{**data, "source": tyro.MISSING})
+    return RunFlags(**parts)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError(f"there is no settings file {path}.") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise DataError(f"{path} is no TOML file: {error}") from error
+
+
+def run_config(flags: RunConfig, settings: Settings) -> RunConfig:
+    """Return the configuration that flags and ``--set`` make together."""
+    given: dict[str, Any] = {}
+    for pair in settings.set:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise ArgumentError(f"--set {pair!r} must be NAME=VALUE, such as optim.epochs=60.")
+        given[name.strip()] = value.strip()
+    # Through the converter once: a flag may say "auto" for what is chosen for the data.
+    config = with_values(from_dict(to_dict(flags)), given)
+    check(config)
+    return config
