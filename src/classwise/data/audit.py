@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shlex
 import unicodedata
 from collections import defaultdict
@@ -14,7 +15,7 @@ import torch
 
 from classwise.data._twins import find_twins, look_at
 from classwise.data.dataset import DataSet
-from classwise.data.findings import Finding, Findings, shown
+from classwise.data.findings import Finding, Findings, FoundError, shown
 from classwise.data.profiles import Profile
 from classwise.data.sources import read
 from classwise.errors import ArgumentError, DataError
@@ -92,9 +93,9 @@ def audit(uri: str) -> Audit:
     try:
         dataset = read(uri, findings)
     except DataError as error:
-        if not any(finding.fatal for finding in findings):
+        if not isinstance(error, FoundError):
             findings.add("unreadable source", uri, error)
-        return Audit(uri, problems=tuple(f for f in findings if f.fatal))
+        return Audit(uri, problems=_problems(findings), warnings=_warnings(findings))
     _look_at_names(dataset, findings)
     _look_at_classes(dataset, findings)
     _look_at_samples(dataset, findings)
@@ -102,7 +103,6 @@ def audit(uri: str) -> Audit:
     some = counts[counts > 0]
     ratio = float(some.max()) / float(some.min())
     groups = shots(counts, allow_empty=True)
-    problems = tuple(finding for finding in findings if finding.fatal)
     return Audit(
         uri=uri,
         kind=dataset.kind,
@@ -112,11 +112,19 @@ def audit(uri: str) -> Audit:
         class_counts=tuple(counts.tolist()),
         imbalance_ratio=ratio,
         shots={name: int(mask.sum()) for name, mask in groups.items()},
-        problems=problems,
-        warnings=tuple(finding for finding in findings if not finding.fatal),
+        problems=_problems(findings),
+        warnings=_warnings(findings),
         notes=dataset.notes,
-        suggestion=None if problems else _suggestion(uri, dataset, ratio),
+        suggestion=None if _problems(findings) else _suggestion(uri, dataset, ratio),
     )
+
+
+def _problems(findings: Findings) -> tuple[Finding, ...]:
+    return tuple(finding for finding in findings if finding.fatal)
+
+
+def _warnings(findings: Findings) -> tuple[Finding, ...]:
+    return tuple(finding for finding in findings if not finding.fatal)
 
 
 def _look_at_names(dataset: DataSet, findings: Findings) -> None:
@@ -124,7 +132,7 @@ def _look_at_names(dataset: DataSet, findings: Findings) -> None:
     alike: dict[str, list[str]] = defaultdict(list)
     for name in dataset.class_names:
         plain = unicodedata.normalize("NFKC", name).casefold()
-        alike["".join(c for c in plain if c.isalnum()) or plain].append(name)
+        alike["".join(re.split(r"[\s_-]+", plain)) or plain].append(name)
     for names in alike.values():
         if len(names) > 1:
             pair = ", ".join(repr(shown(name)) for name in names)

@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
+from classwise.data.findings import shown
 from classwise.errors import ArgumentError, DataError
 
 __all__ = ["FILES_SHAPE", "DataSet", "Files", "Kind", "Split"]
@@ -122,7 +123,7 @@ def _size(path: Path) -> int:
     try:
         return os.stat(path).st_size
     except OSError as error:
-        raise DataError(f"{os.fspath(path)!r} cannot be read: {error.strerror}.") from error
+        raise DataError(f"{shown(path)} cannot be read: {error.strerror}.") from error
 
 
 @dataclass(frozen=True, eq=False)

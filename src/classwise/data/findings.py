@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from classwise.errors import DataError
 
-__all__ = ["Finding", "Findings", "shown"]
+__all__ = ["Finding", "Findings", "FoundError", "shown"]
 
 _EXAMPLES = 5
 
@@ -42,6 +43,10 @@ class Finding:
         return f"{self.count} x {self.kind} in {self.where}{listed}"
 
 
+class FoundError(DataError):
+    """Says what was found; all of it is in the findings as well."""
+
+
 @dataclass
 class Findings:
     """Collects what is found.
@@ -65,7 +70,7 @@ class Findings:
             examples.append(shown(example))
         self._found[key] = (before + count, examples)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Finding]:
         """Go through what was found, in the order in which it was."""
         for (kind, where, fatal), (count, examples) in self._found.items():
             yield Finding(kind, where, count, tuple(examples), fatal)
@@ -75,4 +80,4 @@ class Findings:
         fatal = [finding for finding in self if finding.fatal]
         if fatal:
             listed = "; ".join(map(str, fatal))
-            raise DataError(f"{shown(uri)}: {listed}.")
+            raise FoundError(f"{shown(uri)}: {listed}.")

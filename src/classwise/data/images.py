@@ -20,6 +20,9 @@ __all__ = ["checked", "decode", "stacked", "trouble"]
 
 _Found = TypeVar("_Found")
 
+# Pillow would try its formats one by one, which takes longer than decoding a small image.
+_HINTS = {b"RIFF": ("WEBP",), b"\x89PNG": ("PNG",)}
+
 
 def decode(source: bytes | Path, size: int | None = None) -> np.ndarray:
     """Return an image as uint8 (height, width, 3), resized to a square of ``size`` if given.
@@ -29,7 +32,10 @@ def decode(source: bytes | Path, size: int | None = None) -> np.ndarray:
     """
     pil = needed("PIL.Image", "Pillow", "reading images")
     try:
-        with pil.open(io.BytesIO(source) if isinstance(source, bytes) else source) as opened:
+        stream, hint = source, None
+        if isinstance(source, bytes):
+            stream, hint = io.BytesIO(source), _HINTS.get(source[:4])
+        with pil.open(stream, formats=hint) as opened:
             image = opened.convert("RGB")
             if size is not None and image.size != (size, size):
                 image = image.resize((size, size), pil.Resampling.BILINEAR, reducing_gap=2.0)

@@ -11,7 +11,7 @@ import torch
 
 from classwise._checks import known_name
 from classwise.data.dataset import DataSet
-from classwise.data.findings import Findings, shown
+from classwise.data.findings import Findings, FoundError, shown
 from classwise.data.sources import cifar, digits, folder, idx, lists, npz, table
 from classwise.data.sources._address import Address
 from classwise.data.sources._files import IMAGE_OPTIONS
@@ -142,6 +142,14 @@ def load(uri: str) -> DataSet:
     (10, (1, 8, 8), 1438)
     """
     findings = Findings()
-    dataset = read(uri, findings)
+    try:
+        dataset = read(uri, findings)
+    except FoundError:
+        raise
+    except DataError as error:
+        if any(finding.fatal for finding in findings):  # then they may be why
+            findings.add("unreadable source", uri, str(error).removesuffix("."))
+            findings.check(uri)
+        raise
     findings.check(uri)
     return dataset

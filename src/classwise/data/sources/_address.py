@@ -36,11 +36,10 @@ class Address:
         """Read a URI; which schemes and options exist is not known here."""
         if not isinstance(uri, str) or not uri.strip():
             raise ArgumentError(f"data={uri!r} must be text such as 'digits' or 'folder:photos'.")
-        scheme, _, rest = uri.partition(":")
-        found = _OPTIONS.search(rest)
+        found = _OPTIONS.search(uri)
+        scheme, _, place = (uri[: found.start()] if found else uri).partition(":")
         options: dict[str, str] = {}
         if found:
-            rest = rest[: found.start()]
             for part in found["options"].split("&"):
                 name, equals, value = part.partition("=")
                 if not equals or name in options:
@@ -48,7 +47,7 @@ class Address:
                         f"data={shown(uri)!r}: {shown(part)!r} must be option=value, each once."
                     )
                 options[name] = value
-        return cls(scheme, rest, options)
+        return cls(scheme, place, options)
 
     def __str__(self) -> str:
         text = self.scheme + (f":{self.place}" if self.place else "")

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from classwise.data.dataset import DataSet, Files, Split
+from classwise.data.findings import Findings
 from classwise.data.splits import with_test
+from classwise.errors import DataError
 
-__all__ = ["IMAGENET", "Statistics", "assemble"]
+__all__ = ["IMAGENET", "Statistics", "assemble", "labelled"]
 
 Statistics = tuple[tuple[float, ...], tuple[float, ...]]
 """Mean and standard deviation, of each channel or column."""
@@ -41,6 +43,19 @@ def assemble(
         mean, std = IMAGENET if isinstance(inputs, Files) else _measured(inputs)
         dataset = dataclasses.replace(dataset, mean=mean, std=std)
     return dataset
+
+
+def labelled(
+    inputs: Tensor, labels: Tensor, num_classes: int, where: str, findings: Findings
+) -> Split:
+    """Return samples whose labels are in 0 .. ``num_classes`` - 1; tell about the others."""
+    good = (labels >= 0) & (labels < num_classes)
+    for index in torch.nonzero(~good).flatten().tolist():
+        findings.add("label out of range", where, f"sample {index}: {int(labels[index])}")
+    if not bool(good.any()):
+        findings.check(where)
+        raise DataError(f"the {where} split has no samples.")
+    return Split(inputs, labels) if bool(good.all()) else Split(inputs[good], labels[good])
 
 
 def _measured(images: Tensor) -> Statistics:

@@ -6,18 +6,21 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from classwise.data._optional import needed
-from classwise.data.dataset import Split
 from classwise.data.findings import Findings, shown
 from classwise.data.images import decode, stacked
 from classwise.errors import DataError
 
-__all__ = ["find_shards", "read_shards"]
+__all__ = ["Columns", "Pair", "find_shards", "read_shards"]
+
+
+Pair: TypeAlias = tuple[Tensor, Tensor]
+"""Images, uint8 (N, 3, height, width), and labels."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +39,8 @@ def find_shards(folder: Path) -> dict[str, list[Path]]:
 
 def read_shards(
     paths: Sequence[Path], columns: Columns, findings: Findings
-) -> tuple[Split, tuple[str, ...] | None]:
-    """Return the samples of some shards, and the class names where the metadata has them."""
+) -> tuple[Pair, tuple[str, ...] | None]:
+    """Return images and labels of some shards, and the class names where the metadata has them."""
     images, labels, names = [], [], None
     for path in paths:
         encoded, wanted, names = _table(path, columns)
@@ -49,7 +52,7 @@ def read_shards(
                 labels.append(label)
             except DataError as error:
                 findings.add("corrupt image", path.name, f"row {row}: {error}")
-    return Split(_one_size(images, paths[0], findings), torch.tensor(labels)), names
+    return (_one_size(images, paths[0], findings), torch.tensor(labels)), names
 
 
 def _one_size(images: list[Any], path: Path, findings: Findings) -> Tensor:

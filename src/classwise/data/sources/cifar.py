@@ -16,11 +16,11 @@ import numpy as np
 import torch
 
 from classwise.data._optional import needed
-from classwise.data.dataset import DataSet, Split
+from classwise.data.dataset import DataSet
 from classwise.data.findings import Findings, shown
 from classwise.data.sources._address import Address
-from classwise.data.sources._assemble import Statistics, assemble
-from classwise.data.sources._parquet import Columns, find_shards, read_shards
+from classwise.data.sources._assemble import Statistics, assemble, labelled
+from classwise.data.sources._parquet import Columns, Pair, find_shards, read_shards
 from classwise.data.sources._unpickle import unpickle
 from classwise.errors import DataError
 
@@ -63,14 +63,16 @@ class Cifar:
         why = f"{self.name}: there is no folder {shown(place)}, and downloading into it"
         source = getattr(needed("torchvision.datasets", "torchvision", why), self.torchvision)
         utils = needed("torchvision.datasets.utils", "torchvision", why)
+        made = [folder for folder in (place, *place.parents) if not folder.exists()]
         try:
             with contextlib.redirect_stdout(io.StringIO()):
                 utils.download_and_extract_archive(
                     source.url, str(place), filename=source.filename, md5=source.tgz_md5
                 )
         except (OSError, RuntimeError, EOFError) as error:
-            with contextlib.suppress(OSError):
-                place.rmdir()  # only if nothing came: an empty folder would look like data
+            with contextlib.suppress(OSError):  # what came, if anything, stays
+                for folder in made:
+                    folder.rmdir()
             raise DataError(
                 f"{why} failed: {error}. Put {source.filename} there by hand and unpack it."
             ) from error
@@ -85,7 +87,7 @@ class Cifar:
         test, _ = read_shards(shards["test"], columns, findings)
         if names is None:
             raise DataError(f"{self.name}: {shown(shards['train'][0])} names no classes.")
-        return assemble(self.name, names, train, None, test, statistics=_STATISTICS)
+        return self._assembled(names, train, test, findings)
 
     def _from_pickles(self, folder: Path, findings: Findings) -> DataSet:
         train = self._batches([folder / name for name in self.train], findings)
@@ -95,9 +97,20 @@ class Cifar:
         if not isinstance(names, list) or not all(isinstance(n, (str, bytes)) for n in names):
             raise DataError(f"{shown(meta)}: has no list {self.names_key!r} of class names.")
         texts = [n.decode("utf-8", "replace") if isinstance(n, bytes) else n for n in names]
-        return assemble(self.name, texts, train, None, test, statistics=_STATISTICS)
+        return self._assembled(texts, train, test, findings)
 
-    def _batches(self, paths: Sequence[Path], findings: Findings) -> Split:
+    def _assembled(
+        self, names: Sequence[str], train: Pair, test: Pair, findings: Findings
+    ) -> DataSet:
+        return assemble(
+            self.name,
+            names,
+            labelled(*train, len(names), "train", findings),
+            test=labelled(*test, len(names), "test", findings),
+            statistics=_STATISTICS,
+        )
+
+    def _batches(self, paths: Sequence[Path], findings: Findings) -> Pair:
         images, labels = [], []
         for path in paths:
             if not path.is_file():
@@ -108,9 +121,9 @@ class Cifar:
             labels.append(marks)
         if not images:
             findings.check(self.name)
-        return Split(torch.cat(images), torch.cat(labels))
+        return torch.cat(images), torch.cat(labels)
 
-    def _batch(self, path: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    def _batch(self, path: Path) -> Pair:
         content = _content(path)
         data, labels = content.get("data"), content.get(self.label_key)
         if not isinstance(data, np.ndarray) or data.ndim != 2 or data.shape[1] != 3072:

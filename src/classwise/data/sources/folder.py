@@ -118,4 +118,4 @@ def _fail(error: OSError) -> None:
 
 def _left_out(others: Counter[str]) -> str:
     kinds = ", ".join(shown(kind) for kind, _ in others.most_common(3))
-    return f"{others.total()} files that are no images were left out ({kinds})."
+    return f"files that are no images were left out: {others.total()} ({kinds})."

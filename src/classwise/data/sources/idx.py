@@ -12,10 +12,10 @@ from typing import BinaryIO
 import numpy as np
 import torch
 
-from classwise.data.dataset import DataSet, Split
+from classwise.data.dataset import DataSet
 from classwise.data.findings import Findings, shown
 from classwise.data.sources._address import Address
-from classwise.data.sources._assemble import assemble
+from classwise.data.sources._assemble import assemble, labelled
 from classwise.errors import DataError
 
 __all__ = ["read", "read_idx"]
@@ -44,26 +44,17 @@ def read(address: Address, findings: Findings) -> DataSet:
         raise DataError(f"fashion-mnist: there is no folder {shown(folder)}.")
     splits = {}
     for role, part in _PARTS.items():
-        images = read_idx(_find(folder, f"{part}-images", 3))
-        labels = read_idx(_find(folder, f"{part}-labels", 1))
+        images = read_idx(_find(folder, f"{part}-images", 3), dimensions=3)
+        labels = read_idx(_find(folder, f"{part}-labels", 1), dimensions=1)
         if len(images) != len(labels):
             raise DataError(
                 f"fashion-mnist: {len(images)} {role} images but {len(labels)} labels in "
                 f"{shown(folder)}."
             )
-        splits[role] = _split(images, labels, role, findings)
+        pixels = torch.from_numpy(images).unsqueeze(1)
+        marks = torch.from_numpy(labels.astype(np.int64))
+        splits[role] = labelled(pixels, marks, len(_CLASSES), role, findings)
     return assemble("fashion-mnist", _CLASSES, splits["train"], None, splits["test"])
-
-
-def _split(images: np.ndarray, labels: np.ndarray, role: str, findings: Findings) -> Split:
-    good = labels < len(_CLASSES)
-    for index in np.flatnonzero(~good):
-        findings.add("label out of range", role, f"sample {index}: {labels[index]}")
-    if not good.any():
-        findings.check("fashion-mnist")
-        raise DataError(f"fashion-mnist: the {role} split has no samples.")
-    pixels = torch.from_numpy(images[good]).unsqueeze(1)
-    return Split(pixels, torch.from_numpy(labels[good].astype(np.int64)))
 
 
 def _find(folder: Path, stem: str, dimensions: int) -> Path:
@@ -74,7 +65,7 @@ def _find(folder: Path, stem: str, dimensions: int) -> Path:
     raise DataError(f"fashion-mnist: {shown(folder)} has neither {name} nor {name}.gz.")
 
 
-def read_idx(path: Path) -> np.ndarray:
+def read_idx(path: Path, *, dimensions: int) -> np.ndarray:
     """Return the array of bytes in an IDX file, .gz or not.
 
     Raises:
@@ -83,7 +74,7 @@ def read_idx(path: Path) -> np.ndarray:
     opening: Callable[[Path], BinaryIO] = gzip.open if path.suffix == ".gz" else _open  # type: ignore[assignment]
     try:
         with opening(path) as file:
-            return _parse(file)
+            return _parse(file, dimensions)
     except (OSError, EOFError, DataError) as error:
         raise DataError(f"{shown(path)}: {error}.") from error
     except Exception as error:  # zlib.error, which shares no base with the others
@@ -94,15 +85,16 @@ def _open(path: Path) -> BinaryIO:
     return path.open("rb")
 
 
-def _parse(file: BinaryIO) -> np.ndarray:
+def _parse(file: BinaryIO, dimensions: int) -> np.ndarray:
     head = file.read(4)
     if len(head) < 4 or head[:2] != b"\0\0":
         raise DataError("is no IDX file, which begins with two zero bytes")
     if head[2] != 0x08:
         raise DataError(f"holds values of type {head[2]:#04x}, only bytes (0x08) are read")
-    dimensions = head[3]
+    if head[3] != dimensions:
+        raise DataError(f"has {head[3]} dimensions where {dimensions} are expected")
     raw = file.read(4 * dimensions)
-    if not dimensions or len(raw) < 4 * dimensions:
+    if len(raw) < 4 * dimensions:
         raise DataError("is cut short within its header")
     shape = struct.unpack(f">{dimensions}I", raw)
     size = math.prod(shape)

@@ -78,11 +78,14 @@ def read_list(path: Path, findings: Findings) -> Samples:
             findings.add("bad line", path.name, f"line {number}: {shown(line)[:60]!r}")
             continue
         name = found["path"]
-        before = labels.setdefault(name, label)
-        if before != label:
+        before = labels.get(name)
+        if before is not None and before != label:
             findings.add("file with two labels", path.name, f"{name}: {before} and {label}")
-        else:
-            samples.append((name, label))
+            continue
+        if before == label:
+            findings.add("file that is listed twice", path.name, name, fatal=False)
+        labels[name] = label
+        samples.append((name, label))
     if not samples:
         findings.check(str(path))
     return samples

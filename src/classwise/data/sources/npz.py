@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from classwise.data.dataset import DataSet, Split
+from classwise.data.dataset import DataSet
 from classwise.data.findings import Findings, shown
 from classwise.data.sources._address import Address
-from classwise.data.sources._assemble import assemble
+from classwise.data.sources._assemble import assemble, labelled
 from classwise.errors import DataError
 
 __all__ = ["read"]
@@ -25,20 +25,24 @@ def read(address: Address, findings: Findings) -> DataSet:
     """Read the arrays; ``class_names``, which MedMNIST does not have, may be one of them."""
     path = address.required_place("npz:FILE")
     arrays = _arrays(path)
-    found = {role: _split(path, arrays, role, findings) for role in _ROLES}
+    found = {role: _pair(path, arrays, role) for role in _ROLES}
     train = found["train"]
     if train is None:
         raise DataError(f"{shown(path)} has no train_images and train_labels.")
-    labels = [split.labels for split in found.values() if split is not None]
-    num_classes = int(torch.cat(labels).max()) + 1
-    names, notes = _class_names(path, arrays, num_classes)
-    return assemble(path.stem, names, train, found["val"], found["test"], notes=notes)
+    names, notes = _class_names(path, arrays, train[1])
+    splits = {
+        role: labelled(*pair, len(names), role, findings) for role, pair in found.items() if pair
+    }
+    return assemble(
+        path.stem, names, splits["train"], splits.get("val"), splits.get("test"), notes=notes
+    )
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
     wanted = [f"{role}_{what}" for role in _ROLES for what in ("images", "labels")]
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        # Opened here: numpy leaves a damaged file open.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             names = [name for name in (*wanted, _NAMES) if name in archive.files]
             return {name: archive[name] for name in names}
     except OSError as error:
@@ -47,7 +51,7 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
         raise DataError(f"{shown(path)} is not a sound .npz file: {error}.") from error
 
 
-def _split(path: Path, arrays: dict[str, Any], role: str, findings: Findings) -> Split | None:
+def _pair(path: Path, arrays: dict[str, Any], role: str) -> tuple[Tensor, Tensor] | None:
     images, labels = arrays.get(f"{role}_images"), arrays.get(f"{role}_labels")
     if images is None and labels is None:
         return None
@@ -57,14 +61,7 @@ def _split(path: Path, arrays: dict[str, Any], role: str, findings: Findings) ->
     pixels, marks = _pixels(path, role, images), _marks(path, role, labels)
     if len(pixels) != len(marks):
         raise DataError(f"{shown(path)}: {len(pixels)} {role} images but {len(marks)} labels.")
-    # A label beyond the number of samples leaves classes empty, and may be anything.
-    good = (marks >= 0) & (marks < len(marks))
-    for index in torch.nonzero(~good).flatten().tolist():
-        findings.add("label out of range", role, f"sample {index}: {int(marks[index])}")
-    if not bool(good.any()):
-        findings.check(str(path))
-        raise DataError(f"{shown(path)}: the {role} split has no samples.")
-    return Split(pixels[good], marks[good])
+    return pixels, marks
 
 
 def _pixels(path: Path, role: str, images: np.ndarray) -> Tensor:
@@ -93,15 +90,18 @@ def _marks(path: Path, role: str, labels: np.ndarray) -> Tensor:
 
 
 def _class_names(
-    path: Path, arrays: dict[str, np.ndarray], num_classes: int
+    path: Path, arrays: dict[str, np.ndarray], train: Tensor
 ) -> tuple[list[str], tuple[str, ...]]:
     names = arrays.get(_NAMES)
     if names is None:
+        # A label beyond the number of samples leaves classes empty, and may be anything.
+        possible = train[(train >= 0) & (train < len(train))]
+        num_classes = int(possible.max()) + 1 if len(possible) else 0
         note = f"{path.name} has no {_NAMES}: classes are called by their numbers."
         return [str(label) for label in range(num_classes)], (note,)
-    if names.dtype.kind != "U" or names.ndim != 1 or len(names) < num_classes:
+    if names.dtype.kind != "U" or names.ndim != 1:
         raise DataError(
-            f"{shown(path)}: {_NAMES} must be text of shape ({num_classes},), got {names.dtype} of "
-            f"shape {names.shape}."
+            f"{shown(path)}: {_NAMES} must be text of shape (C,), got {names.dtype} of shape "
+            f"{names.shape}."
         )
     return [str(name) for name in names], ()

@@ -28,12 +28,13 @@ OPTIONS = ("target", "drop")
 _MISSING = frozenset(("", "na", "n/a", "nan", "null", "?"))
 _MOST_CLASSES = 10_000
 _MOST_LEVELS = 256
+_FEW_LEVELS = 20  # no more than these are never too many, however few rows there are
 _MOSTLY = 0.9  # a column with more numbers than this is meant to be of numbers
 
 
 @dataclass(frozen=True)
 class _Numeric:
-    """A column of numbers, to be standardised."""
+    """A column of numbers, to be standardised; std is 0 where all are equal."""
 
     name: str
     mean: float
@@ -41,7 +42,7 @@ class _Numeric:
 
     def encode(self, table: Table, unseen: Counter[str]) -> np.ndarray:
         values = np.array([_number(cell) for cell in table.column(self.name)], dtype=np.float64)
-        return ((values - self.mean) / self.std)[:, None]
+        return ((values - self.mean) / (self.std or 1.0))[:, None]
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,9 @@ def read(address: Address, findings: Findings) -> DataSet:
         tables, note = _parted(tables["train"], target, class_names)
         notes.append(note)
     columns = [_column(tables["train"], name) for name in features]
+    for column in columns:
+        if isinstance(column, _Numeric) and column.std == 0:
+            findings.add("column with one value", path.name, column.name, fatal=False)
     splits = {
         role: _split(role, table, columns, (target, class_names), findings, notes)
         for role, table in tables.items()
@@ -219,12 +223,12 @@ def _column(table: Table, name: str) -> _Numeric | _Categorical:
         if not math.isfinite(std):
             raise DataError(f"{_place(table, name)}: numbers are too large to be standardised.")
         constant = std <= 1e-12 * abs(mean)  # the rest is rounding
-        return _Numeric(name, mean, 1.0 if constant else std)
+        return _Numeric(name, mean, 0.0 if constant else std)
     levels = sorted(set(cells))
-    if len(levels) > _MOST_LEVELS:
+    if len(levels) > _MOST_LEVELS or _FEW_LEVELS < len(levels) > len(cells) / 2:
         raise DataError(
-            f"{_place(table, name)}: {len(levels)} different words in {len(cells)} rows; at most "
-            f"{_MOST_LEVELS} are coded. Leave the column out with #drop=, or mend it if it should "
-            "be numbers."
+            f"{_place(table, name)}: {len(levels)} different words in {len(cells)} rows: names "
+            "rather than categories. Leave the column out with #drop=, or mend it if it should be "
+            "numbers."
         )
     return _Categorical(name, tuple(levels))
