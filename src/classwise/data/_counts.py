@@ -19,7 +19,7 @@ Counts = tuple[tuple[str | None, int], ...]
 """Pairs of class name and count; without names, in the order of the classes."""
 
 _HEADERS = ("count", "counts", "samples", "n")
-_NAMED = re.compile(r"(?P<name>.*\S)(?:\s*[,;:=\t]\s*|\s+)(?P<count>\S+)")
+_NAMED = re.compile(r"(?P<name>.*[^\s,;:=])(?:\s*[,;:=]\s*|\s+)(?P<count>\S+)")
 
 
 def read_counts(path: Path) -> Counts:
