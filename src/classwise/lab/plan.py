@@ -15,12 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from classwise.errors import ArgumentError, DataError
-from classwise.estimation import slope_config
 from classwise.phases import Phase, epoch_of
 from classwise.recipes import Recipe
 from classwise.train.config import RunConfig, check, to_dict
 from classwise.train.defaults import recipe_of
-from classwise.train.setup import setup
+from classwise.train.setup import setup, slope_setting
 
 __all__ = ["TRAINING_VERSION", "Node", "Plan", "Request", "make_plan"]
 
@@ -190,7 +189,7 @@ class _Run:
             "label_smoothing": config.method.label_smoothing,
             "seed": config.seed,
             "precision": config.precision,
-            "measured": [config.select, config.eval_every, config.tte],
+            "measured": [config.select, config.eval_every, config.track_bound, config.tte],
         }
 
     def _terms(self, first: int) -> str:
@@ -200,10 +199,10 @@ class _Run:
 
     def _slopes(self) -> list[str] | None:
         method = self.config.method
-        if not self.recipe.leans_on_slopes or method.slopes == "none":
+        estimator = slope_setting(method.slopes)
+        if not self.recipe.leans_on_slopes or estimator is None:
             return None
-        warmup = epoch_of("warmup", method.warmup, self.epochs)
-        return [str(slope_config(method.slopes)), str(warmup)]
+        return [str(estimator), str(epoch_of("warmup", method.warmup, self.epochs))]
 
 
 def _outline(config: RunConfig, plan: Plan, *, need_data: bool) -> _Run:

@@ -42,7 +42,8 @@ class DataConfig:
         source: data set, as a URI: digits, cifar100, folder:DIR, csv:FILE#target=COLUMN ...
         imbalance: as-is, exp:RATIO, step:RATIO[:FRACTION], uniform or counts:FILE.
         subset_seed: of the samples that the imbalance keeps and of the splits; not of the run.
-        val: fraction of every training class that is held out to choose by.
+        val: held out of the training split to choose by: a fraction of every class, or as many of
+            each (a whole number), drawn before the imbalance so that they are balanced.
         sampler: shuffled, class-aware, sqrt or progressive.
         augment: none, crop-flip, autoaugment or randaugment.
         mixing: none, mixup:ALPHA or unimix:POWER.
@@ -53,7 +54,7 @@ class DataConfig:
     source: str = "digits"
     imbalance: str = "as-is"
     subset_seed: int = 0
-    val: float = 0.0
+    val: int | float = 0.0
     sampler: str = "shuffled"
     augment: str | None = None
     mixing: str = "none"
@@ -86,7 +87,8 @@ class MethodConfig:
         method: BASE[+tla][+drw|+adrw].
         defer_at: T0, the first epoch of the deferred phase; epochs, or a fraction of training.
         warmup: epochs before measured slopes are used, likewise.
-        slopes: stable, paper, released or none.
+        slopes: stable, paper, released or none; parts of an estimator may follow, as in
+            "stable,group_by=score,shrink=0".
         label_smoothing: in [0, 1].
         tau: strength of the additive adjustment.
         deferred_tau: tau from T0 on, with +tla.
@@ -178,6 +180,8 @@ class RunConfig:
         threads: CPU threads of torch; auto is one for small models, whose steps are shorter than it
             takes to wake another, and torch's own choice for the others.
         precision: 32-true or bf16-mixed; auto is bf16-mixed on a GPU that has it.
+        track_bound: measure the class-dependent bound every twentieth of training, and not only at
+            its end.
         tte: average the predictions for flipped test images too.
     """
 
@@ -192,6 +196,7 @@ class RunConfig:
     devices: int = 1
     threads: int | None = None
     precision: str | None = None
+    track_bound: bool = False
     tte: bool = False
 
 
@@ -344,5 +349,6 @@ def check(config: RunConfig) -> None:
     for name, value in not_negative.items():
         if value is not None and not 0 <= value < float("inf"):
             raise ArgumentError(f"{name}={value} must be finite and not negative.")
-    if not 0 <= config.data.val < 1:
-        raise ArgumentError(f"val={config.data.val} must be in [0, 1).")
+    val = config.data.val
+    if not (0 <= val < 1 or (isinstance(val, int) and val >= 1)):
+        raise ArgumentError(f"val={val} must be a fraction in [0, 1) or a whole number of samples.")

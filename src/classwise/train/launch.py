@@ -7,6 +7,7 @@ its parent's folder.
 from __future__ import annotations
 
 import json
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,10 @@ def _work(
     observer: Observer,
 ) -> None:
     ready = setup(config)
+    logging.getLogger("lightning.fabric").setLevel(logging.ERROR)  # it comments on settings
+    if fabric.device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+        torch.backends.cudnn.benchmark = True
     threads = config.threads or (1 if ready.config.model.model in _SMALL else None)
     if threads is not None:
         torch.set_num_threads(threads)

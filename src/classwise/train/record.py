@@ -57,7 +57,8 @@ class RunRecord:
         class_counts: training counts, int64 (C,).
         recipe: phases of the method, in words.
         phase_starts: first epoch of each phase.
-        epochs: what was measured in each epoch, oldest first, those of parents included.
+        epochs: what was measured in each epoch, oldest first, those of parents included; accuracies
+            and calibration errors are fractions.
         tensors: measured at the end, by name; empty while unfinished.
         result: final numbers; empty while unfinished.
         finished: whether the run is done.

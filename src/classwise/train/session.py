@@ -32,7 +32,7 @@ from classwise.train.setup import Setup, label, make_criterion, make_model, make
 
 __all__ = ["Session"]
 
-_EVAL_BATCH = 500
+_EVAL_BATCH = 1000
 
 
 class Session:
@@ -157,6 +157,8 @@ class Session:
             row.update({name: evaluation.numbers for name, evaluation in found.items()})
             if last:
                 self.last = found
+        if self.ready.config.track_bound and (epoch + 1) % max(1, self.ready.epochs // 20) == 0:
+            row["bound"] = self._bound_by_group()
         if self.criterion.slope_config is not None:
             row["kappa_star"] = _rounded(self.criterion.kappa_star)
             row["kappa_plus"] = _rounded(self.criterion.kappa_plus)
@@ -314,6 +316,14 @@ class Session:
             result["best"] = {**numbers, "epoch": best["epoch"], "selected_on": select,
                               "measured_on": name if name in best else select}  # fmt: skip
         return result
+
+    def _bound_by_group(self) -> dict[str, float]:
+        """Return the bound's class-dependent part: its sum, and that of each group of classes."""
+        per_class = self._theory().get("bound.per_class")
+        if per_class is None:
+            return {}
+        groups = {"total": torch.ones_like(per_class, dtype=torch.bool), **self.criterion.shots}
+        return {name: float(per_class[mask.cpu()].sum()) for name, mask in groups.items()}
 
     def _theory(self) -> dict[str, Tensor]:
         """Return the class-dependent part of the bound, where the terms have one."""

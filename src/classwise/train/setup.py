@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -9,14 +11,26 @@ from typing import Any
 import torch
 
 from classwise import data, models
+from classwise._checks import known_name
 from classwise.criterion import Criterion
 from classwise.data.prepare import Prepared
+from classwise.errors import ArgumentError
+from classwise.estimation import PRESETS, SlopeConfig
 from classwise.models import Classifier
 from classwise.phases import epoch_of
 from classwise.train.config import RunConfig
 from classwise.train.defaults import recipe_of, resolved
 
-__all__ = ["Setup", "label", "make_criterion", "make_model", "make_optimizer", "prepared", "setup"]
+__all__ = [
+    "Setup",
+    "label",
+    "make_criterion",
+    "make_model",
+    "make_optimizer",
+    "prepared",
+    "setup",
+    "slope_setting",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,12 +87,35 @@ def label(config: RunConfig) -> str:
     return f"{config.method.method} {config.data.source} {config.data.imbalance} seed {config.seed}"
 
 
+def slope_setting(text: str) -> SlopeConfig | None:
+    """Return the estimator that a setting means: a preset, and parts that differ from it.
+
+    >>> slope_setting("stable,group_by=score,shrink=0").group_by
+    'score'
+    """
+    name, *parts = text.split(",")
+    if name == "none" and not parts:
+        return None
+    base = PRESETS[known_name("slopes", name, (*PRESETS, "none"))]
+    changed: dict[str, Any] = {}
+    for part in parts:
+        key, equals, value = part.partition("=")
+        known_name("the part of slopes", key, [f.name for f in dataclasses.fields(base)])
+        if not equals:
+            raise ArgumentError(f"slopes: {part!r} must be PART=VALUE.")
+        try:
+            changed[key] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            changed[key] = value
+    return base.replace(**changed)
+
+
 def make_criterion(config: RunConfig, found: Prepared) -> Criterion:
     """Return the criterion of a configuration."""
     method, recipe = config.method, recipe_of(config)
     assert config.optim.epochs is not None
     # Slopes that nothing leans on are not measured: CE with and without DRW share their trunk.
-    slopes = method.slopes if recipe.leans_on_slopes and method.slopes != "none" else None
+    slopes = slope_setting(method.slopes) if recipe.leans_on_slopes else None
     return Criterion(
         recipe,
         found.class_counts,
