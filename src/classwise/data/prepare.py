@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from classwise._checks import number
+from classwise._checks import number, whole_number
 from classwise.data.dataset import DataSet, Split
 from classwise.data.findings import shown
 from classwise.data.profiles import parse_profile, select
@@ -43,7 +43,12 @@ class Prepared:
 
 
 def prepare(
-    dataset: DataSet, *, imbalance: str = "as-is", val_fraction: float = 0.0, seed: int = 0
+    dataset: DataSet,
+    *,
+    imbalance: str = "as-is",
+    val_fraction: float = 0.0,
+    val_per_class: int = 0,
+    seed: int = 0,
 ) -> Prepared:
     """Select a long-tailed training set and hold out a validation split of it.
 
@@ -56,6 +61,9 @@ def prepare(
         dataset: from ``load``, or your own.
         imbalance: a profile, see ``parse_profile``.
         val_fraction: of each class, in [0, 1).
+        val_per_class: samples of each class that are held out *before* the selection, instead of a
+            fraction. A few samples of a small class say little about it; where the training split
+            has more of it than the profile keeps, this makes the validation split balanced.
         seed: of the selection; the published long-tailed sets are one fixed selection each, so
             keep it the same while the seed of training varies.
 
@@ -69,9 +77,18 @@ def prepare(
     assert dataset.test is not None
     labels = dataset.train.labels
     profile = parse_profile(imbalance)
-    counts = profile.counts(labels, dataset.num_classes, class_names=dataset.class_names)
-    indices = select(labels, counts, generator_for("selection", seed))
-    val, val_indices = dataset.val, torch.arange(0)
+    pool, val, val_indices = torch.arange(len(labels)), dataset.val, torch.arange(0)
+    if val is None and whole_number("val_per_class", val_per_class, low=0):
+        if fraction:
+            raise ArgumentError(
+                "val_fraction and val_per_class are two ways to hold out; take one."
+            )
+        each = torch.full((dataset.num_classes,), val_per_class)
+        val_indices = select(labels, each, generator_for("validation", seed))
+        val = dataset.train.take(val_indices)
+        pool = pool[~torch.isin(pool, val_indices)]
+    counts = profile.counts(labels[pool], dataset.num_classes, class_names=dataset.class_names)
+    indices = pool[select(labels[pool], counts, generator_for("selection", seed))]
     if val is None and fraction > 0:
         kept, held = stratified(labels[indices], fraction, generator_for("validation", seed))
         if not len(held):

@@ -65,7 +65,7 @@ def prepared(config: RunConfig) -> Prepared:
         made = data.prepare(
             data.load(part.source),
             imbalance=part.imbalance,
-            val_fraction=part.val,
+            **({"val_per_class": part.val} if part.val >= 1 else {"val_fraction": part.val}),
             seed=part.subset_seed,
         )
         _LOADED.clear()
