@@ -10,7 +10,7 @@ from sklearn.datasets import load_sample_image
 from torch import Tensor
 from torchvision.transforms import AutoAugment, AutoAugmentPolicy, RandAugment
 
-from classwise.data._image_ops import OPERATIONS
+from classwise.data._image_ops import OPERATIONS, operate
 from classwise.data.augment import AUGMENTS, CropFlip, Cutout, file_transform, image_stages
 from classwise.data.policies import Policy, autoaugment, randaugment
 from classwise.errors import ArgumentError, UnknownNameError
@@ -184,11 +184,11 @@ def test_a_batch_is_what_each_image_would_be_alone(policy: Policy, channels: int
     draws = policy.draw(len(pixels), generator(1))
     together = policy(pixels, draws)
     assert torch.equal(pixels, before)
-    operations = list(OPERATIONS.values())
     for image, steps, ours in zip(pixels, draws, together, strict=True):
         alone = image[None]
         for code, argument in steps.tolist():
-            alone = operations[int(code)](alone, torch.tensor([argument], dtype=torch.float64))
+            one = torch.tensor([argument], dtype=torch.float64)
+            alone = operate(alone, torch.tensor([int(code)]), one)
         assert torch.equal(ours, alone[0])
     reversed_rows = policy(pixels.flip(0), draws.flip(0))
     assert torch.equal(reversed_rows.flip(0), together)

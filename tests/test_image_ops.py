@@ -7,7 +7,7 @@ import torch
 from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 
-from classwise.data._image_ops import OPERATIONS
+from classwise.data._image_ops import OPERATIONS, operate
 
 GREY = (128, 128, 128)
 
@@ -81,7 +81,7 @@ ROWS: dict[str, Row] = {
 
 
 def test_every_operation_is_compared() -> None:
-    assert list(ROWS) == list(OPERATIONS)
+    assert sorted(ROWS) == sorted(OPERATIONS)
 
 
 @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 28, 28), (3, 20, 33)])
@@ -92,7 +92,8 @@ def test_as_pillow(name: str, shape: tuple[int, int, int]) -> None:
     repeated = images.repeat(len(arguments), 1, 1, 1)
     argument = torch.tensor(arguments, dtype=torch.float64).repeat_interleave(len(images))
     before = repeated.clone()
-    ours = OPERATIONS[name](repeated, argument)
+    code = torch.tensor(OPERATIONS.index(name))
+    ours = operate(repeated, code.expand(len(repeated)), argument)
     assert ours.dtype == torch.uint8
     assert torch.equal(repeated, before), "the input must not change"
     theirs = torch.stack(

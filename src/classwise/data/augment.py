@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from classwise._checks import known_name
-from classwise.data._image_ops import on_device
+from classwise.data._image_ops import either, on_device
 from classwise.data._optional import needed
 from classwise.data.policies import Policy, autoaugment, randaugment
 from classwise.errors import ArgumentError
@@ -62,7 +62,7 @@ class CropFlip:
         top, left, mirrored = on_device(draws, pixels.device).unbind(1)
         every = torch.arange(count, device=pixels.device)
         cropped = crops[every, top, left].view(pixels.shape)
-        return torch.where(mirrored.bool()[:, None, None, None], cropped.flip(2), cropped)
+        return either(mirrored.bool()[:, None, None, None], cropped.flip(2), cropped)
 
 
 @dataclass(frozen=True)
@@ -80,14 +80,18 @@ class Cutout:
 
     def __call__(self, pixels: Tensor, draws: Tensor) -> Tensor:
         """Return pixels with a hole each."""
-        _, height, width, _ = pixels.shape
+        _, height, width, channels = pixels.shape
         extent = torch.tensor([height, width])
         first = on_device((draws * extent).long() - self.size // 2, pixels.device)
         y = torch.arange(height, device=pixels.device) - first[:, :1]
         x = torch.arange(width, device=pixels.device) - first[:, 1:]
-        rows, columns = (y >= 0) & (y < self.size), (x >= 0) & (x < self.size)
-        hole = rows[:, :, None] & columns[:, None, :]
-        return pixels.masked_fill(hole[..., None], 0)
+        # Bytes of ones where pixels stay: bits of bytes are several times as fast as a mask.
+        rows, columns = (
+            ((z < 0) | (z >= self.size)).to(torch.uint8).neg_()
+            for z in (y, x.repeat_interleave(channels, 1))
+        )
+        kept = rows[:, :, None] | columns[:, None]
+        return (pixels.flatten(2) & kept).view(pixels.shape)
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ class Mixup:
     def draw(self, labels: Tensor, class_counts: Tensor, generator: torch.Generator) -> Mix:
         """Draw partners and weights."""
         del class_counts
-        weight = _beta(self.alpha, 1, generator).expand(labels.numel())
+        weight = _beta(self.alpha, 1, generator).repeat(labels.numel())
         return Mix(torch.randperm(labels.numel(), generator=generator), weight)
 
 

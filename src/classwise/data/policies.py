@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from classwise.data._image_ops import OPERATIONS, on_device
+from classwise.data._image_ops import OPERATIONS, operate
 
 __all__ = ["Operation", "Policy", "autoaugment", "randaugment"]
 
@@ -138,19 +138,7 @@ class Policy:
         return torch.stack([code * done, base + sign * span], dim=-1)  # code 0 is the identity
 
     def __call__(self, pixels: Tensor, draws: Tensor) -> Tensor:
-        """Apply one step after the other, to all samples that share an operation at once."""
-        operations = list(OPERATIONS.values())
+        """Apply one step after the other."""
         for step in draws.unbind(1):
-            codes = step[:, 0].long()
-            order = codes.argsort(stable=True)
-            sizes = torch.bincount(codes, minlength=len(operations)).tolist()
-            there, back = on_device(torch.stack([order, order.argsort()]), pixels.device)
-            groups = pixels.index_select(0, there).split(sizes)
-            arguments = step[order, 1].split(sizes)
-            done = [
-                operation(group, argument)
-                for operation, group, argument in zip(operations, groups, arguments, strict=True)
-                if len(group)
-            ]
-            pixels = torch.cat(done).index_select(0, back)
+            pixels = operate(pixels, step[:, 0].long(), step[:, 1])
         return pixels
