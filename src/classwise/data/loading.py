@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import TypeAlias, cast
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from classwise._checks import class_vector, known_name, whole_number
 from classwise.data._image_ops import on_device
@@ -16,11 +16,23 @@ from classwise.data.augment import AUGMENTS, Stage, file_transform, image_stages
 from classwise.data.dataset import Files, Split
 from classwise.data.mixing import Mix, Mixing, mix, parse_mixing
 from classwise.data.sampling import Batch, ClassSampler, SequentialSampler
-from classwise.errors import ArgumentError, DataError
+from classwise.errors import ArgumentError
 
 __all__ = ["Loader", "Sampler", "make_loader"]
 
 Sampler: TypeAlias = ClassSampler | SequentialSampler
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What every loader is made of, beside the inputs."""
+
+    sampler: Sampler
+    labels: Tensor
+    num_classes: int
+    mixing: Mixing | None
+    device: torch.device
+    seed: int
 
 
 class Loader:
@@ -33,23 +45,11 @@ class Loader:
     batch of all ranks, of which each keeps its rows. There is no state beside the sampler's epoch.
     """
 
-    def __init__(
-        self,
-        labels: Tensor,
-        sampler: Sampler,
-        *,
-        num_classes: int,
-        mixing: Mixing | None,
-        device: torch.device,
-        seed: int,
-    ) -> None:
-        self.sampler = sampler
-        self.num_classes = num_classes
-        self.device = device
-        self._labels = labels
-        self._class_counts = torch.bincount(labels, minlength=num_classes)
-        self._mixing = mixing
-        self._seed = seed
+    def __init__(self, plan: Plan) -> None:
+        self.sampler = plan.sampler
+        self.device = plan.device
+        self._plan = plan
+        self._class_counts = torch.bincount(plan.labels, minlength=plan.num_classes)
 
     def __len__(self) -> int:
         return len(self.sampler)
@@ -80,19 +80,19 @@ class Loader:
         """
 
     def _target(self, indices: Tensor) -> Tensor:
-        return on_device(self._labels.index_select(0, indices), self.device)
+        return on_device(self._plan.labels.index_select(0, indices), self.device)
 
     def _mixed(self, inputs: Tensor, indices: Tensor, *purpose: str | int) -> tuple[Tensor, Tensor]:
-        target = self._target(indices)
-        if self._mixing is None:
+        plan, target = self._plan, self._target(indices)
+        if plan.mixing is None:
             return inputs, target
-        generator = generator_for("mixing", self._seed, *purpose)
-        drawn = self._mixing.draw(self._labels[indices], self._class_counts, generator)
+        generator = generator_for("mixing", plan.seed, *purpose)
+        drawn = plan.mixing.draw(plan.labels[indices], self._class_counts, generator)
         drawn = Mix(*(on_device(part, self.device) for part in drawn))
-        return mix(inputs, target, drawn, self.num_classes)
+        return mix(inputs, target, drawn, plan.num_classes)
 
 
-class _Normalise:
+class Normalise:
     """uint8 (n, ch, H, W) to (x / 255 - mean) / std in one multiplication and one addition."""
 
     def __init__(self, mean: Tensor, std: Tensor, device: torch.device) -> None:
@@ -108,20 +108,13 @@ class _MemoryLoader(Loader):
 
     def __init__(
         self,
+        plan: Plan,
         inputs: Tensor,
-        labels: Tensor,
-        sampler: Sampler,
         *,
-        stages: tuple[Stage, ...],
-        normalise: _Normalise | None,
-        num_classes: int,
-        mixing: Mixing | None,
-        device: torch.device,
-        seed: int,
+        stages: tuple[Stage, ...] = (),
+        normalise: Normalise | None = None,
     ) -> None:
-        super().__init__(
-            labels, sampler, num_classes=num_classes, mixing=mixing, device=device, seed=seed
-        )
+        super().__init__(plan)
         self._inputs = inputs
         self._stages = stages
         self._normalise = normalise
@@ -129,7 +122,7 @@ class _MemoryLoader(Loader):
     def batches(self, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         epoch = self.sampler.epoch
         for batch in self.sampler.batches(first):
-            if self._mixing is None:
+            if self._plan.mixing is None:
                 indices = batch.indices[batch.rows]
                 yield self._prepared(batch, batch.rows, epoch), self._target(indices)
                 continue
@@ -143,77 +136,10 @@ class _MemoryLoader(Loader):
         inputs = self._inputs.index_select(0, on_device(batch.indices[rows], self.device))
         if self._normalise is None:
             return inputs
-        generator = generator_for("augment", self._seed, epoch, batch.number)
+        generator = generator_for("augment", self._plan.seed, epoch, batch.number)
         for stage in self._stages:
             inputs = stage(inputs, stage.draw(len(batch.indices), generator)[rows])
         return self._normalise(inputs.permute(0, 3, 1, 2))
-
-
-class _FileLoader(Loader):
-    """Files, decoded and augmented in workers; normalised and mixed on the device."""
-
-    def __init__(
-        self,
-        files: Files,
-        labels: Tensor,
-        sampler: Sampler,
-        *,
-        augment: str,
-        image_size: int,
-        workers: int,
-        persistent: bool,
-        normalise: _Normalise,
-        num_classes: int,
-        mixing: Mixing | None,
-        device: torch.device,
-        seed: int,
-    ) -> None:
-        super().__init__(
-            labels, sampler, num_classes=num_classes, mixing=mixing, device=device, seed=seed
-        )
-        from classwise.data._files import Requests  # noqa: PLC0415  (Pillow, an extra)
-
-        self._normalise = normalise
-        self._requests = Requests(sampler, seed)
-        self._files = files
-        self._transform = file_transform(augment, image_size)
-        self._workers = workers
-        self._persistent = persistent
-        self._reader: DataLoader[Tensor | str] | None = None
-
-    def batches(self, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        epoch = self.sampler.epoch
-        self._requests.first = first
-        reading = iter(self._opened())
-        try:
-            for batch in self.sampler.batches(first):
-                read = next(reading)
-                if isinstance(read, str):
-                    self.close()
-                    raise DataError(read)
-                images = read.to(self.device, non_blocking=True)
-                inputs = self._normalise(images.contiguous(memory_format=torch.channels_last))
-                indices = batch.indices[batch.rows]
-                yield self._mixed(inputs, indices, epoch, batch.number, self.sampler.rank)
-        finally:
-            del reading  # a traceback would keep the workers
-
-    def close(self) -> None:
-        self._reader = None
-
-    def _opened(self) -> DataLoader[Tensor | str]:
-        from classwise.data._files import file_batches  # noqa: PLC0415
-
-        if self._reader is None:
-            self._reader = file_batches(
-                self._files,
-                self._transform,
-                self._requests,
-                workers=self._workers,
-                persistent=self._persistent,
-                pin_memory=self.device.type == "cuda",
-            )
-        return self._reader
 
 
 def make_loader(
@@ -259,8 +185,6 @@ def make_loader(
     >>> [(tuple(inputs.shape), float(inputs.max())) for inputs, target in loader]
     [((4, 3, 8, 8), -1.0), ((2, 3, 8, 8), -1.0)]
     """
-    kind = split.kind
-    place = _checked_device(device)
     num_classes = whole_number("num_classes", num_classes, low=1)
     _check_fit(split, sampler, num_classes)
     means, stds = _statistics(split, mean, std)
@@ -270,38 +194,29 @@ def make_loader(
         raise ArgumentError(
             f"augment={augment!r} and mixing={mixing!r} must be 'none' with train=False."
         )
-    if kind == "table" and augment != "none":
-        raise ArgumentError(f"augment={augment!r} is for images; for a table it must be 'none'.")
-    common = {
-        "num_classes": num_classes,
-        "mixing": mixer,
-        "device": place,
-        "seed": whole_number("seed", seed, low=0),
-    }
+    place = _checked_device(device)
+    seed = whole_number("seed", seed, low=0)
     workers = whole_number("workers", workers, low=0)
+    size = whole_number("image_size", image_size, low=1)
+    plan = Plan(sampler, split.labels, num_classes, mixer, place, seed)
+    if split.kind == "table":
+        if augment != "none":
+            raise ArgumentError(
+                f"augment={augment!r} is for images; for a table it must be 'none'."
+            )
+        table = (cast("Tensor", split.inputs).double() - means) / stds
+        return _MemoryLoader(plan, table.float().to(place))
+    normalise = Normalise(means, stds, place)
     if isinstance(split.inputs, Files):
-        return _FileLoader(
-            split.inputs,
-            split.labels,
-            sampler,
-            augment=augment,
-            image_size=whole_number("image_size", image_size, low=1),
-            workers=workers,
-            persistent=train,
-            normalise=_Normalise(means, stds, place),
-            **common,
+        transform = file_transform(augment, size)  # says so where torchvision is missing
+        from classwise.data._files import FileLoader  # noqa: PLC0415  (needs Pillow)
+
+        return FileLoader(
+            plan, split.inputs, transform, normalise, workers=workers, persistent=train
         )
-    if kind == "table":
-        table = ((split.inputs.double() - means) / stds).float().to(place)
-        return _MemoryLoader(table, split.labels, sampler, stages=(), normalise=None, **common)
-    return _MemoryLoader(
-        split.inputs.permute(0, 2, 3, 1).contiguous().to(place),
-        split.labels,
-        sampler,
-        stages=image_stages(augment, split.input_shape),
-        normalise=_Normalise(means, stds, place),
-        **common,
-    )
+    stages = image_stages(augment, split.input_shape)
+    pixels = split.inputs.permute(0, 2, 3, 1).contiguous().to(place)
+    return _MemoryLoader(plan, pixels, stages=stages, normalise=normalise)
 
 
 def _checked_device(device: torch.device | str) -> torch.device:
