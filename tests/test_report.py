@@ -106,6 +106,14 @@ def test_the_verdict_on_one_seed_says_that_the_spread_is_unknown():
     )
 
 
+def test_the_verdict_calls_nothing_a_change_that_is_none():
+    same = {"balanced": [0.5, 0.52], "many": [1.0, 1.0], "few": [0.3, 0.3]}
+    ce = {"balanced": [0.4, 0.42], "many": [1.0, 1.0], "few": [0.1, 0.1]}
+    said = verdict([*seeds("ce", **ce), *seeds("la", **same)])
+    assert "gains 20.0 ± 0.0 points" in said
+    assert "and changes nothing on the many-shot ones;" in said
+
+
 def test_the_verdict_is_on_the_best_method_and_names_those_that_are_no_worse():
     close = {"balanced": [0.49, 0.50], "many": [0.6, 0.6], "few": [0.3, 0.3]}
     worse = {"balanced": [0.43, 0.43], "many": [0.6, 0.6], "few": [0.2, 0.2]}
@@ -401,6 +409,33 @@ def test_reliability_diagrams_print_the_mean_error_of_the_seeds(page: Page):
     assert printed == wanted
 
 
+def test_reliability_diagrams_hold_the_samples_of_all_seeds(page: Page):
+    runs = [simulate(COUNTS, "cvs+adrw", seed, torch.full((10,), 50)) for seed in (0, 1)]
+    right = torch.cat([r["label"] == r["predicted"] for r in runs]).double()
+    confidence = torch.cat([r["confidence"] for r in runs])
+    few = groups_of(COUNTS)["few"][torch.cat([r["label"] for r in runs])]
+    bins = (confidence * 20).ceil().clamp(min=1)
+    for group, mask in (("all", torch.ones_like(few)), ("few", few)):
+        gaps = [
+            float((confidence - right)[mask & (bins == b)].mean())
+            for b in range(1, 21)
+            if bool((mask & (bins == b)).any())
+        ]
+        over = sum(gap > 0 for gap in gaps)
+        words = rf"cvs\+adrw, {group}: ECE [\d.]+ percent, over-confident in {over} of {len(gaps)} "
+        assert re.search(words, page.source)
+
+
+def test_gains_are_differences_of_means(page: Page):
+    label = re.search(r'aria-label="(Accuracy in points against ce[^"]*)"', page.source)
+    assert label is not None
+    for name in ("many", "medium", "few", "balanced"):
+        ce, mine = (
+            statistics.fmean(oracle(m, s)[name] for s in (0, 1)) for m in ("ce", "cvs+adrw")
+        )
+        assert f"{name} {points(mine - ce)}" in label[1]
+
+
 def test_every_class_is_listed_the_most_frequent_first(page: Page):
     rows = page.rows("classes", 1)[1:]
     assert [row[1] for row in rows] == [f"class-{i}" for i in range(10)]
@@ -600,6 +635,13 @@ def test_the_worst_classes_come_with_what_they_are_taken_for(small: RunRecord):
         others = sorted((predicted.count(i) for i in range(10) if i != w.index), reverse=True)
         assert [e.share for e in w.eaten_by] == [n / 50 for n in others[:2]]
         assert all(predicted.count(e.index) / 50 == e.share for e in w.eaten_by)
+
+
+def test_classes_that_are_always_right_are_not_among_the_worst():
+    whole = record("la", balanced=0.5)
+    accuracy = torch.tensor([1.0, 0.5, math.nan] + [1.0] * 6 + [0.0], dtype=torch.float64)
+    c = compare([RunRecord(**{**vars(whole), "tensors": {"test.class_accuracy": accuracy}})])
+    assert [w.index for w in worst_classes(c, c.headline)] == [9, 1]
 
 
 def test_shares_of_the_bound_are_shares(small: RunRecord):

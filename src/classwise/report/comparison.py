@@ -39,7 +39,7 @@ COLORS = 6
 
 # Two runs that differ in nothing else are seeds of one method.
 _SEEDS = ("seed", "data.subset_seed")
-_ELSEWHERE = ("device", "devices", "data.workers", "model.compile")
+_ELSEWHERE = ("device", "devices", "threads", "data.workers", "model.compile", "track_bound")
 
 
 @dataclass(frozen=True, eq=False)

@@ -45,7 +45,10 @@ class Worst:
 
 
 def worst_classes(c: Comparison, method: Method, number: int = 10, top: int = 3) -> list[Worst]:
-    """Return the worst classes of a method; of equally bad ones those with more tests first."""
+    """Return the worst classes of a method; of equally bad ones those with more tests first.
+
+    Classes that are always right are not among them.
+    """
     accuracy = method.class_mean(f"{c.split}.class_accuracy")
     if accuracy is None:
         return []
@@ -58,7 +61,7 @@ def worst_classes(c: Comparison, method: Method, number: int = 10, top: int = 3)
     # Sorted twice, stably: by the first key last.
     order = tested.argsort(descending=True, stable=True)
     order = order[accuracy[order].nan_to_num(nan=2.0).argsort(stable=True)]
-    worst = [i for i in order[:number].tolist() if math.isfinite(float(accuracy[i]))]
+    worst = [i for i in order[:number].tolist() if float(accuracy[i]) < 1]
     return [
         Worst(
             index=i,

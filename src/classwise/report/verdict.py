@@ -71,11 +71,11 @@ def _against(c: Comparison, baseline: Method) -> str:
 
 def _clause(d: Difference, where: str, worse: str) -> str:
     spread = f" ± {percent(d.spread)}" if math.isfinite(d.spread) else ""
+    if points(d.mean) == points(0.0) and spread in ("", " ± 0.0"):
+        return f"changes nothing on {where}"
     if d.within:
         changed = f"{points(d.mean)}{spread} points"
         return f"shows no change beyond the spread over seeds on {where} ({changed})"
-    if points(d.mean) == points(0.0):
-        return f"changes nothing on {where}"
     verb = "gains" if d.mean > 0 else worse
     return f"{verb} {percent(abs(d.mean))}{spread} points on {where}"
 
