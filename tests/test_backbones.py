@@ -10,11 +10,11 @@ import pytest
 import timm
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 import classwise as cw
 from classwise.models import Classifier, CosineLinear, build
-from classwise.models.weights import read_state
+from classwise.models.weights import load_backbone, read_state
 
 SHAPE = (3, 32, 32)
 
@@ -200,6 +200,32 @@ def test_weights_of_another_architecture_name_a_few_keys(tmp_path: Path):
     path = write(tmp_path / "r.pth", timm_state())
     with pytest.raises(cw.DataError, match="does not fit the model"):
         resnet(path, name="test_vit")
+
+
+class WithHead(nn.Module):
+    """A backbone that calls a part of itself as classifiers are called elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Linear(3, 4)
+        self.head = nn.Linear(4, 2)
+
+
+def test_parts_of_a_backbone_may_be_called_head():
+    old, new = WithHead(), WithHead()
+    load_backbone(new, old.state_dict(), origin="it", classifier=("head",))
+    assert all(torch.equal(new.state_dict()[k], v) for k, v in old.state_dict().items())
+    run = Classifier(old, nn.Linear(2, 5), feature_dim=2, num_classes=5)
+    load_backbone(fresh := WithHead(), run.state_dict(), origin="it")
+    assert all(torch.equal(fresh.state_dict()[k], v) for k, v in old.state_dict().items())
+
+
+def test_a_state_that_fits_is_not_rewritten():
+    def adapt(state: dict[str, Tensor]) -> dict[str, Tensor]:
+        raise AssertionError
+
+    old = WithHead()
+    load_backbone(old, old.state_dict(), origin="it", adapt=adapt)
 
 
 class Shout:

@@ -93,6 +93,15 @@ def test_rho_zero_is_sgd_bit_for_bit(dtype: torch.dtype):
     assert all(torch.equal(a, b) for a, b in zip(plain, with_sam, strict=True))
 
 
+def test_rho_zero_does_not_touch_a_weight():
+    weight = nn.Parameter(torch.ones(2))
+    weight.grad = torch.full((2,), math.inf)
+    sam = SAM([weight], rho=0.0)
+    sam.ascend()
+    assert weight.tolist() == [1.0, 1.0]
+    sam.restore()
+
+
 def test_a_quadratic_in_two_parameters_of_one_norm():
     # L = (4 a^2 + b^2) / 2 at (1, 3): g = (4, 3), |g| = 5; raised by rho = 1: (1.8, 3.6).
     a, b = nn.Parameter(torch.tensor(1.0)), nn.Parameter(torch.tensor(3.0))

@@ -95,8 +95,7 @@ def load_backbone(
         adapt: rewrites a state that does not fit as it is, once.
     """
     if any(key.startswith("backbone.") for key in state):
-        classifier = ("head",)
-        state = {key.removeprefix("backbone."): value for key, value in state.items()}
+        state = {k.removeprefix("backbone."): v for k, v in state.items() if k[:5] != "head."}
     wanted = backbone.state_dict()
     state = _without(state, classifier, wanted)
     if adapt is not None and _misfits(state, wanted):
