@@ -22,7 +22,16 @@ from classwise.train.config import (
     with_values,
 )
 
-__all__ = ["DataFlags", "Output", "RunFlags", "Settings", "defaults", "parse", "run_config"]
+__all__ = [
+    "DataFlags",
+    "Output",
+    "RunFlags",
+    "Settings",
+    "defaults",
+    "given",
+    "parse",
+    "run_config",
+]
 
 T = TypeVar("T")
 
@@ -114,13 +123,18 @@ def _read(path: Path) -> dict[str, Any]:
 
 def run_config(flags: RunConfig, settings: Settings) -> RunConfig:
     """Return the configuration that flags and ``--set`` make together."""
-    given: dict[str, Any] = {}
+    # Through the converter once: a flag may say "auto" for what is chosen for the data.
+    config = with_values(from_dict(to_dict(flags)), given(settings))
+    check(config)
+    return config
+
+
+def given(settings: Settings) -> dict[str, str]:
+    """Return what ``--set`` says, by name."""
+    found: dict[str, str] = {}
     for pair in settings.set:
         name, equals, value = pair.partition("=")
         if not equals:
             raise ArgumentError(f"--set {pair!r} must be NAME=VALUE, such as optim.epochs=60.")
-        given[name.strip()] = value.strip()
-    # Through the converter once: a flag may say "auto" for what is chosen for the data.
-    config = with_values(from_dict(to_dict(flags)), given)
-    check(config)
-    return config
+        found[name.strip()] = value.strip()
+    return found

@@ -180,14 +180,21 @@ def _spread(cell: dict[str, float] | None) -> str:
     return mean if cell["runs"] == 1 else f"{mean} ± {cell['spread']:.1f}"
 
 
-def print_plan(plan: Plan, output: Output) -> int:
-    """Print what there is to train."""
+def print_plan(plan: Plan, output: Output, *, alone: int | None = None) -> int:
+    """Print what there is to train.
+
+    Args:
+        plan: the phases.
+        output: how.
+        alone: epochs that it stands for; None is those of its runs without sharing.
+    """
+    alone = plan.epochs_alone if alone is None else alone
     totals = {
         "runs": len(plan.leaves),
         "phases": len(plan.nodes),
         "epochs": plan.epochs,
-        "epochs_alone": plan.epochs_alone,
-        "ratio": round(plan.ratio, 4),
+        "epochs_alone": alone,
+        "ratio": round(plan.epochs / alone, 4),
     }
     if output.json:
         nodes = [
@@ -208,6 +215,6 @@ def print_plan(plan: Plan, output: Output) -> int:
         screen.print(f"{source}: {reason}", markup=False)
     screen.print(
         f"{totals['runs']} run(s), {totals['phases']} phases, {plan.epochs:,} epochs to train; "
-        f"separate runs would train {plan.epochs_alone:,} ({plan.ratio:.3f} of that)."
+        f"separate runs would train {alone:,} ({plan.epochs / alone:.3f} of that)."
     )
     return 0

@@ -167,7 +167,7 @@ class Store:
         elif state == "unfinished" and not self._void(self.root / f"{key}.lock"):
             state = "busy"
         seconds = sum(row.get("seconds", 0.0) for row in rows)
-        return Entry(key, state, label, epochs, sum(files), seconds)  # type: ignore[arg-type]
+        return Entry(key, state, label, epochs, sum(files), seconds)
 
     def find(self, prefix: str) -> str:
         """Return the only key that begins like this."""

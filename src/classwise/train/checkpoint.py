@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -36,12 +37,17 @@ def write_atomic(path: Path, write: Callable[[Path], None]) -> None:
         _sync_folder(path.parent)
     except (OSError, RuntimeError) as error:
         # torch and safetensors wrap a full disk in errors of their own.
-        part.unlink(missing_ok=True)
+        _forget(part)
         kept = " The one before is untouched." if path.exists() else ""
         raise StateError(f"{path} could not be written: {error}.{kept}") from error
     except BaseException:
-        part.unlink(missing_ok=True)
+        _forget(part)
         raise
+
+
+def _forget(part: Path) -> None:
+    with contextlib.suppress(OSError):
+        part.unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:

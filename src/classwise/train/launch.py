@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def run(
     folder, stop = Path(folder), ready.epochs if stop is None else stop
     _claim(folder, ready, identity, resume=resume)
     if not (folder / record.DONE).exists():
-        _launch(ready, folder, first, stop, parent, identity, observer or Silent())
+        _launch(_Job(config, folder, first, stop, parent, identity, observer or Silent()))
         if not (folder / record.DONE).exists():
             raise Interrupted(
                 f"stopped; the state is saved in {folder} and the run can be resumed."
@@ -93,7 +94,8 @@ def _claim(folder: Path, ready: Setup, identity: dict[str, Any] | None, *, resum
         return
     saved, mine = head.get("config", {}), json.loads(json.dumps(to_dict(ready.config)))
     for name in _ANYWHERE:
-        saved.pop(name, None), mine.pop(name, None)
+        saved.pop(name, None)
+        mine.pop(name, None)
     different = differences(saved, mine)
     checksum = head.get("provenance", {}).get("data_checksum")
     if checksum != ready.prepared.checksum:
@@ -104,52 +106,48 @@ def _claim(folder: Path, ready: Setup, identity: dict[str, Any] | None, *, resum
         )
 
 
-def _launch(
-    ready: Setup,
-    folder: Path,
-    first: int,
-    stop: int,
-    parent: Path | None,
-    identity: dict[str, Any] | None,
-    observer: Observer,
-) -> None:
-    config = ready.config
+@dataclass
+class _Job:
+    """What every process of a run does."""
+
+    config: RunConfig
+    folder: Path
+    first: int
+    stop: int
+    parent: Path | None
+    identity: dict[str, Any] | None
+    observer: Observer
+
+    def __call__(self, fabric: Fabric) -> None:
+        ready = setup(self.config)
+        logging.getLogger("lightning.fabric").setLevel(logging.ERROR)  # it comments on settings
+        if fabric.device.type == "cuda":
+            torch.set_float32_matmul_precision("high")
+            torch.backends.cudnn.benchmark = True
+        threads = self.config.threads or (1 if ready.config.model.model in _SMALL else None)
+        if threads is not None:
+            torch.set_num_threads(threads)
+        with stop_requests(self.folder) as asked:
+            session = Session(fabric, ready, self.folder, self.identity, asked)
+            observer = self.observer if fabric.is_global_zero else Silent()
+            session.train(self.first, self.stop, self.parent, observer)
+
+
+def _launch(job: _Job) -> None:
+    config = job.config
     device = torch_device(config.device)
-    several = config.devices > 1
     by_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
+    devices = int(os.environ["LOCAL_WORLD_SIZE"]) if by_torchrun else config.devices
+    strategy = "ddp" if by_torchrun else "ddp_spawn" if devices > 1 else "auto"
+    precision: Any = config.precision or "32-true"
+    accelerator = device.type if device.type in ("cuda", "mps") else "cpu"
     fabric = Fabric(
-        accelerator={"cuda": "cuda", "mps": "mps"}.get(device.type, "cpu"),
-        devices=config.devices,
-        strategy=("ddp" if by_torchrun else "ddp_spawn") if several else "auto",
-        precision=config.precision or "32-true",  # type: ignore[arg-type]
+        accelerator=accelerator, devices=devices, strategy=strategy, precision=precision
     )
-    if several and not by_torchrun:
+    if strategy == "ddp_spawn":
         # The children load the data again: a file is quicker than a pipe.
-        with stop_requests(folder):
-            fabric.launch(_work, config, folder, first, stop, parent, identity, observer)
+        with stop_requests(job.folder):
+            fabric.launch(job)
     else:
         fabric.launch()
-        _work(fabric, config, folder, first, stop, parent, identity, observer)
-
-
-def _work(
-    fabric: Fabric,
-    config: RunConfig,
-    folder: Path,
-    first: int,
-    stop: int,
-    parent: Path | None,
-    identity: dict[str, Any] | None,
-    observer: Observer,
-) -> None:
-    ready = setup(config)
-    logging.getLogger("lightning.fabric").setLevel(logging.ERROR)  # it comments on settings
-    if fabric.device.type == "cuda":
-        torch.set_float32_matmul_precision("high")
-        torch.backends.cudnn.benchmark = True
-    threads = config.threads or (1 if ready.config.model.model in _SMALL else None)
-    if threads is not None:
-        torch.set_num_threads(threads)
-    with stop_requests(folder) as asked:
-        session = Session(fabric, ready, folder, identity, asked)
-        session.train(first, stop, parent, observer if fabric.is_global_zero else Silent())
+        job(fabric)

@@ -45,7 +45,8 @@ class Sums:
     @classmethod
     def zero(cls, device: torch.device) -> Sums:
         """Return nothing summed."""
-        return cls(*(torch.zeros((), dtype=torch.float64, device=device) for _ in range(3)))
+        loss, correct, samples = torch.zeros(3, dtype=torch.float64, device=device)
+        return cls(loss.clone(), correct.clone(), samples.clone())
 
     def add(self, loss: Tensor, logits: Tensor, target: Tensor) -> None:
         """Add a step."""
@@ -73,7 +74,7 @@ class Trainer:
     """
 
     fabric: Fabric
-    model: nn.Module
+    model: Any
     criterion: Criterion
     optimizer: Any
     loader: Loader

@@ -55,7 +55,7 @@ class Session:
         model = make_model(ready)
         self.raw_model = synced(model) if fabric.world_size > 1 else model
         self.raw_optimizer = make_optimizer(config, self.raw_model)
-        compiled = torch.compile(self.raw_model) if config.model.compile else self.raw_model
+        compiled: Any = torch.compile(self.raw_model) if config.model.compile else self.raw_model
         wrapped, self.optimizer = fabric.setup(compiled, self.raw_optimizer)
         self.trainer = Trainer(
             fabric,
@@ -312,7 +312,7 @@ class Session:
         seen = [row for row in rows if select in row]
         if select and seen:
             best = max(seen, key=lambda row: row[select].get("balanced", 0.0))
-            numbers = best.get(name) or best[select]
+            numbers = best.get(str(name)) or best[select]
             result["best"] = {**numbers, "epoch": best["epoch"], "selected_on": select,
                               "measured_on": name if name in best else select}  # fmt: skip
         return result

@@ -65,7 +65,8 @@ def prepared(config: RunConfig) -> Prepared:
         made = data.prepare(
             data.load(part.source),
             imbalance=part.imbalance,
-            **({"val_per_class": part.val} if part.val >= 1 else {"val_fraction": part.val}),
+            val_fraction=part.val if part.val < 1 else 0.0,
+            val_per_class=int(part.val) if part.val >= 1 else 0,
             seed=part.subset_seed,
         )
         _LOADED.clear()
@@ -141,7 +142,7 @@ def make_model(ready: Setup) -> Classifier:
         pretrained=True if config.pretrained == "download" else config.pretrained,
     )
     if len(dataset.input_shape) == 3:
-        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        model = model.to(memory_format=torch.channels_last)
     return model
 
 

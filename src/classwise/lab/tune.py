@@ -1,0 +1,214 @@
+"""Two-stage tuning: first what shapes the shared trunk, then what only the last epochs see.
+
+The paper tunes gamma with whole trainings and (tau, nu) from the best gamma's trunk, which costs
+O(N_gamma + N_tau * N_nu / r) trainings instead of the product (paper Sec. 5). Here it follows from
+the store: a hyper-parameter that leaves the first phase alone shares it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from classwise._checks import known_name
+from classwise.errors import ArgumentError
+from classwise.lab.execute import execute
+from classwise.lab.journal import ask, study_in, tell
+from classwise.lab.plan import Node, Plan, Request, make_plan
+from classwise.lab.store import Store
+from classwise.recipes import Recipe
+from classwise.train.config import RunConfig, with_values
+from classwise.train.observe import Observer
+
+__all__ = ["GRID", "SAMPLERS", "Stage", "Trial", "Tuning", "stages_of", "tune", "tuning_plan"]
+
+# The paper's search space for CVS (Sec. 6.1), and for what others have around their defaults.
+GRID: dict[str, tuple[float, ...]] = {
+    "gamma": (0.005, 0.01, 0.02, 0.03, 0.04),
+    "tau": (0.65, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0),
+    "deferred_tau": (0.65, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0),
+    "nu": (0.05, 0.1, 0.15, 0.2, 0.25),
+    "p": (0.99, 0.999, 0.9999),
+    "max_margin": (0.3, 0.5, 0.7),
+}
+
+SAMPLERS = ("grid", "tpe", "random")
+
+Grid = Mapping[str, Sequence[float]]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Hyper-parameters that were tried, and their balanced accuracy on the validation split."""
+
+    hyper: Mapping[str, float]
+    score: float
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of the search: which hyper-parameters, what was tried, what was best."""
+
+    names: tuple[str, ...]
+    trials: tuple[Trial, ...]
+
+    @property
+    def best(self) -> Trial:
+        """The trial with the highest score; the first one of several."""
+        return max(self.trials, key=lambda trial: trial.score)
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What a search found, and what it cost.
+
+    Args:
+        method: that was tuned.
+        stages: in order.
+        best: the hyper-parameters found.
+        epochs: trained, shared phases once.
+        epochs_alone: that the same trials as separate runs would train.
+        epochs_product: that the product of both stages' grids as separate runs would train.
+    """
+
+    method: str
+    stages: tuple[Stage, ...]
+    best: Mapping[str, float]
+    epochs: int
+    epochs_alone: int
+    epochs_product: int
+
+
+def stages_of(method: str, grid: Grid) -> list[tuple[str, ...]]:
+    """Return the names of each stage: those that change the first phase, then the others.
+
+    >>> stages_of("cvs+adrw", {"gamma": [0.01], "tau": [0.9], "nu": [0.2]})
+    [('gamma',), ('tau', 'nu')]
+    """
+    early, late = [], []
+    for name, values in grid.items():
+        if not values:
+            raise ArgumentError(f"the grid of {name} is empty.")
+        first = {
+            str(Recipe.parse(method, **{name: v}).phases[0]) for v in (*values, values[0] + 0.001)
+        }
+        (early if len(first) > 1 else late).append(name)
+    return [tuple(names) for names in (early, late) if names]
+
+
+def tuning_plan(
+    config: RunConfig, grid: Grid, seeds: int = 1, *, need_data: bool = True
+) -> tuple[Plan, int]:
+    """Return what a search by grid trains, and how many runs the product of the grid has.
+
+    Which trunk is the best one is not known before; the first one stands for it.
+    """
+    fixed, points = dict(config.method.hyper), []
+    for names in stages_of(config.method.method, grid):
+        part = {name: grid[name] for name in names}
+        points += [{**fixed, **point} for point in _points(part)]
+        fixed.update({name: values[0] for name, values in part.items()})
+    plan = make_plan(_requests(config, points, seeds), need_data=need_data)
+    return plan, len(_points(grid)) * seeds
+
+
+def _points(grid: Grid) -> list[dict[str, float]]:
+    return [dict(zip(grid, point, strict=True)) for point in itertools.product(*grid.values())]
+
+
+def tune(
+    config: RunConfig,
+    store: Store,
+    *,
+    grid: Grid | None = None,
+    sampler: str = "grid",
+    trials: int = 20,
+    seeds: int = 1,
+    journal: Path | None = None,
+    observer_for: Callable[[Node], Observer | None] = lambda node: None,
+) -> Tuning:
+    """Search the hyper-parameters of a method on a validation split.
+
+    Args:
+        config: of the runs; it must have a validation split.
+        store: keeps the phases; what lies in it is not trained again.
+        grid: values of each hyper-parameter; None is ``GRID`` for those that the method takes.
+        sampler: ``"grid"`` tries all points of a stage; ``"tpe"`` and ``"random"`` draw ``trials``
+            points of each stage between the smallest and largest value, with Optuna.
+        trials: of each stage, unless ``sampler`` is ``"grid"``.
+        seeds: runs of each point, whose scores are averaged.
+        journal: Optuna's journal; survives being killed at any moment.
+        observer_for: makes the observer of a phase.
+    """
+    known_name("sampler", sampler, SAMPLERS)
+    method = config.method.method
+    grid = default_grid(method) if grid is None else grid
+    names = stages_of(method, grid)
+    if config.data.val == 0 and config.select != "val":
+        raise ArgumentError("tuning needs a validation split: set val=0.2.")
+    fixed: dict[str, float] = dict(config.method.hyper)
+    stages: list[Stage] = []
+    tried: list[Request] = []
+
+    def score(points: Sequence[Mapping[str, float]]) -> list[float]:
+        full = [{**fixed, **point} for point in points]
+        requests = _requests(config, full, seeds)
+        tried.extend(requests)
+        records = execute(make_plan(requests), store, observer_for=observer_for)
+        values = [record.epochs[-1]["val"]["balanced"] for record in records]
+        return [statistics.fmean(values[i : i + seeds]) for i in range(0, len(values), seeds)]
+
+    for number, stage_names in enumerate(names):
+        part = {name: grid[name] for name in stage_names}
+        if sampler == "grid":
+            points = _points(part)
+            found = [Trial(p, s) for p, s in zip(points, score(points), strict=True)]
+        else:
+            study = study_in(journal, f"{method} stage {number + 1}", sampler, config.seed)
+            while len(study.trials) == 0 or len(_done(study)) < trials:
+                trial, point = ask(study, part)
+                tell(study, trial, score([point])[0])
+            found = [Trial(t.params, t.value) for t in _done(study)]
+        stages.append(Stage(stage_names, tuple(found)))
+        fixed.update(stages[-1].best.hyper)
+    plan = make_plan(tried)
+    product = len(_points(grid)) * seeds * plan.epochs_alone // len(plan.leaves)
+    return Tuning(method, tuple(stages), fixed, plan.epochs, plan.epochs_alone, product)
+
+
+def default_grid(method: str) -> dict[str, Sequence[float]]:
+    """Return the grid of the hyper-parameters that a method takes."""
+    recipe_takes = [n for n in GRID if _takes(method, n) and n != "deferred_tau"]
+    if not recipe_takes:
+        raise ArgumentError(
+            f"{method!r} has nothing to tune; give a grid, such as --grid tau=0.5,1."
+        )
+    return {name: GRID[name] for name in recipe_takes}
+
+
+def _takes(method: str, name: str) -> bool:
+    try:
+        Recipe.parse(method, **{name: GRID[name][0]})
+    except ArgumentError:
+        return False
+    return True
+
+
+def _requests(
+    config: RunConfig, points: Sequence[Mapping[str, float]], seeds: int
+) -> list[Request]:
+    return [
+        Request(
+            " ".join(f"{name}={value:g}" for name, value in point.items()),
+            with_values(config, {**point, "seed": config.seed + seed}),
+        )
+        for point in points
+        for seed in range(seeds)
+    ]
+
+
+def _done(study: object) -> list:
+    return [t for t in study.trials if t.state.name == "COMPLETE"]  # type: ignore[attr-defined]

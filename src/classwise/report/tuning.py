@@ -1,0 +1,116 @@
+"""The page of a search: how the score depends on each hyper-parameter (paper Figures 7 and 12)."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import jinja2
+import numpy as np
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from classwise.report.numbers import percent
+from classwise.report.svg import WIDTHS, axes, both_widths, canvas, color
+from classwise.train.checkpoint import write_atomic
+
+if TYPE_CHECKING:
+    from classwise.lab.tune import Stage, Tuning
+
+__all__ = ["sensitivity", "write_tuning"]
+
+_TEMPLATE = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{{ method }} · tuning · classwise</title><style>{{ css }}</style></head><body>
+<header><p class="eyebrow">classwise tuning</p><h1>{{ method }}</h1>
+<p class="verdict">Best on the validation split: {{ best }}.</p>
+<dl class="facts">
+<div><dt>epochs trained</dt><dd>{{ "{:,}".format(epochs) }}</dd></div>
+<div><dt>these trials as separate runs</dt><dd>{{ "{:,}".format(alone) }}</dd></div>
+<div><dt>the whole grid as separate runs</dt><dd>{{ "{:,}".format(product) }}</dd></div>
+</dl></header><main>
+{% for stage in stages %}
+<section><h2>Stage {{ loop.index }}: {{ stage.names | join(", ") }}</h2>
+{% for figure in stage.figures %}{{ figure }}{% endfor %}
+<div class="scroll"><table><thead><tr>
+{% for name in stage.names %}<th scope="col">{{ name }}</th>{% endfor %}
+<th scope="col">balanced accuracy, %</th></tr></thead><tbody>
+{% for row in stage.rows %}<tr>{% for cell in row %}<td class="num">{{ cell }}</td>{% endfor %}</tr>
+{% endfor %}</tbody></table></div></section>
+{% endfor %}
+</main></body></html>
+"""
+
+
+def sensitivity(stage: Stage, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the values of a hyper-parameter, and the best and mean score at each.
+
+    Best and mean are over the other hyper-parameters of the stage.
+    """
+    at = np.array([trial.hyper[name] for trial in stage.trials])
+    score = np.array([trial.score for trial in stage.trials])
+    values = np.unique(at)
+    best = np.array([score[at == value].max() for value in values])
+    mean = np.array([score[at == value].mean() for value in values])
+    return values, best, mean
+
+
+def write_tuning(found: Tuning, out: Path) -> Path:
+    """Write the page of a search."""
+    css = (resources.files("classwise.report") / "style.css").read_text(encoding="utf-8")
+    page = (
+        jinja2.Environment(autoescape=True)
+        .from_string(_TEMPLATE)
+        .render(
+            css=Markup(css),
+            method=found.method,
+            best=", ".join(f"{name} = {value:.4g}" for name, value in found.best.items()),
+            epochs=found.epochs,
+            alone=found.epochs_alone,
+            product=found.epochs_product,
+            stages=[_stage(stage) for stage in found.stages],
+        )
+    )
+    write_atomic(out, lambda part: _write(part, page))
+    return out
+
+
+def _write(path: Path, page: str) -> None:
+    path.write_text(page, encoding="utf-8")
+
+
+def _stage(stage: Stage) -> dict[str, object]:
+    ranked = sorted(stage.trials, key=lambda trial: -trial.score)
+    return {
+        "names": stage.names,
+        "figures": [_figure(stage, name) for name in stage.names],
+        "rows": [
+            [*(f"{trial.hyper[name]:.4g}" for name in stage.names), percent(trial.score, 2)]
+            for trial in ranked
+        ],
+    }
+
+
+def _figure(stage: Stage, name: str) -> Markup:
+    values, best, mean = sensitivity(stage, name)
+
+    def draw(width: str) -> Figure:
+        fig = canvas(WIDTHS[width] if width == "narrow" else 600, 220)
+        ax = axes(fig, 46, 40, 12, 26)
+        if len(stage.names) > 1:
+            ax.plot(values, 100 * mean, color=color("muted"), linewidth=1.2, linestyle="--")
+        ax.plot(values, 100 * best, color=color("m1"), linewidth=1.8, marker="o", markersize=4)
+        ax.set_xlabel(name, color=color("muted"))
+        ax.set_title("balanced accuracy, %", loc="left", fontsize=11, color=color("muted"))
+        return fig
+
+    label = f"Balanced accuracy on the validation split over {name}"
+    caption = f"{name}: the best over the rest of the stage"
+    if len(stage.names) > 1:
+        caption += ", and the mean (dashed)"
+    return Markup("<figure>{}<figcaption>{}</figcaption></figure>").format(
+        both_widths(draw, label), caption
+    )

@@ -1,0 +1,258 @@
+"""Training: resuming, forking, several processes, folders."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from classwise.errors import ArgumentError, CheckpointError, StateError
+from classwise.train.checkpoint import load_state, save_state, verify_done, write_atomic
+from classwise.train.config import RunConfig, with_values
+from classwise.train.launch import run
+from classwise.train.record import read_run
+from classwise.train.stopping import Interrupted
+
+BASE = {"source": "digits", "imbalance": "exp:20", "epochs": 4, "batch_size": 64, "device": "cpu"}
+
+
+def config(**values: object) -> RunConfig:
+    return with_values(RunConfig(), {**BASE, **values})
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def assert_same(a: Path, b: Path) -> None:
+    """Bit for bit: weights, and everything measured but time."""
+    first, second = weights(a), weights(b)
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    timeless = [
+        [
+            {k: v for k, v in row.items() if k not in ("seconds", "images_per_second")}
+            for row in rows
+        ]
+        for rows in (read_run(a).epochs, read_run(b).epochs)
+    ]
+    assert timeless[0] == timeless[1]
+    finals = [read_run(folder).tensors for folder in (a, b)]
+    assert finals[0].keys() == finals[1].keys()
+    for name in finals[0]:
+        torch.testing.assert_close(finals[0][name], finals[1][name], rtol=0, atol=0, equal_nan=True)
+
+
+class StopAt:
+    """Interrupts training after so many steps in all."""
+
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+
+    def begin(self, *_: object) -> None: ...
+
+    def step(self, *_: object) -> None:
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def epoch(self, row: object) -> None: ...
+
+    def end(self, finished: bool) -> None: ...
+
+
+@pytest.mark.parametrize("method", ["cvs+adrw", "ldam+drw", "ib"])
+@pytest.mark.parametrize("steps", [1, 7, 10, 31])
+def test_interrupted_and_resumed_equals_uninterrupted(tmp_path, method, steps):
+    run(config(method=method), tmp_path / "whole")
+    with pytest.raises(Interrupted, match="saved"):
+        run(config(method=method), tmp_path / "parts", observer=StopAt(steps))
+    assert not (tmp_path / "parts/done").exists()
+    run(config(method=method), tmp_path / "parts")
+    assert_same(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_interrupted_again_and_again(tmp_path):
+    settings = config(sam=0.05, accumulate=2, clip=1.0, mixing="mixup:1.0", method="vs+drw")
+    run(settings, tmp_path / "whole")
+    for _ in range(20):
+        try:
+            run(settings, tmp_path / "parts", observer=StopAt(5))
+            break
+        except Interrupted:
+            continue
+    assert_same(tmp_path / "whole", tmp_path / "parts")
+
+
+@pytest.mark.parametrize("method", ["ce+drw", "cvs+adrw", "vs+tla+adrw", "ldam+drw"])
+def test_a_fork_from_the_trunk_equals_the_whole_run(tmp_path, method):
+    run(config(method=method), tmp_path / "whole")
+    trunk = method.removesuffix("+drw").removesuffix("+adrw").removesuffix("+tla")
+    run(config(method=trunk), tmp_path / "trunk", stop=3, identity={"phase": 1})
+    run(
+        config(method=method),
+        tmp_path / "fork",
+        first=3,
+        parent=tmp_path / "trunk",
+        identity={"phase": 2},
+    )
+    assert_same(tmp_path / "whole", tmp_path / "fork")
+
+
+def test_deferred_weight_decay_and_rho_hold_from_t0_on(tmp_path):
+    same = run(config(method="ce"), tmp_path / "same")
+    late = run(config(method="ce", deferred_weight_decay=0.1, deferred_sam=0.5), tmp_path / "late")
+    losses = [[row["train"]["loss"] for row in record.epochs] for record in (same, late)]
+    assert losses[0][:3] == losses[1][:3]
+    assert losses[0][3] != losses[1][3]
+
+
+def test_accumulated_micro_batches_give_the_step_of_the_whole_batch(tmp_path):
+    whole = run(config(method="vs+drw"), tmp_path / "whole")
+    parts = run(config(method="vs+drw", accumulate=4), tmp_path / "parts")
+    for a, b in zip(whole.epochs, parts.epochs, strict=True):
+        assert a["train"]["loss"] == pytest.approx(b["train"]["loss"], rel=1e-4)
+
+
+def test_two_processes_train_as_one(tmp_path):
+    settings = {"method": "cvs+adrw", "epochs": 3, "warmup": 1, "defer_at": 2}
+    one = run(config(**settings), tmp_path / "one")
+    two = run(config(**settings, devices=2), tmp_path / "two")
+    for a, b in zip(one.epochs, two.epochs, strict=True):
+        assert a["train"]["loss"] == pytest.approx(b["train"]["loss"], rel=1e-4)
+        assert a["kappa_star"] == pytest.approx(b["kappa_star"], rel=1e-3)
+    assert torch.equal(one.tensors["test.class_count"], two.tensors["test.class_count"])
+
+
+# Folders
+
+
+def test_a_finished_run_is_returned_as_it_is(tmp_path):
+    first = run(config(method="ce"), tmp_path / "run")
+    stamp = (tmp_path / "run/state.pt").stat().st_mtime_ns
+    again = run(config(method="ce"), tmp_path / "run")
+    assert (tmp_path / "run/state.pt").stat().st_mtime_ns == stamp
+    assert again.result == first.result
+
+
+def test_another_configuration_is_refused_with_what_differs(tmp_path):
+    run(config(method="ce"), tmp_path / "run")
+    with pytest.raises(CheckpointError, match=r"optim\.lr: saved 0\.05, here 0\.2"):
+        run(config(method="ce", lr=0.2), tmp_path / "run")
+    with pytest.raises(CheckpointError, match=r"data\.imbalance: saved 'exp:20', here 'exp:10'"):
+        run(config(method="ce", imbalance="exp:10"), tmp_path / "run")
+
+
+def test_a_folder_with_something_else_is_refused(tmp_path):
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(CheckpointError, match="holds no run"):
+        run(config(), tmp_path)
+
+
+def test_without_resume_an_existing_run_is_refused(tmp_path):
+    run(config(method="ce", epochs=1), tmp_path / "run")
+    with pytest.raises(CheckpointError, match="resume"):
+        run(config(method="ce", epochs=1), tmp_path / "run", resume=False)
+
+
+@pytest.mark.parametrize("damage", ["empty", "half", "noise", "pickle"])
+def test_a_damaged_checkpoint_is_never_a_silent_fresh_start(tmp_path, damage):
+    with pytest.raises(Interrupted):
+        run(config(), tmp_path / "run", observer=StopAt(9))
+    path = tmp_path / "run/state.pt"
+    data = path.read_bytes()
+    if damage == "pickle":
+        torch.save({"format": 1, "bad": Path("x")}, path)
+    else:
+        path.write_bytes({"empty": b"", "half": data[: len(data) // 2], "noise": b"x" * 99}[damage])
+    with pytest.raises(CheckpointError, match="damaged|no checkpoint"):
+        run(config(), tmp_path / "run")
+
+
+def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch):
+    path = tmp_path / "state.pt"
+    save_state(path, {"epoch": 1})
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(StateError, match=r"No space left.*untouched"):
+        save_state(path, {"epoch": 2})
+    assert load_state(path)["epoch"] == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["state.pt"]
+
+
+def test_a_writer_that_dies_half_way_leaves_nothing(tmp_path):
+    def half(part: Path) -> None:
+        part.write_text("half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_atomic(tmp_path / "file", half)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "metrics.jsonl", "result.json", "state.pt"])
+def test_a_finished_folder_knows_when_it_was_changed(tmp_path, name):
+    run(config(method="ce", epochs=1), tmp_path / "run")
+    assert verify_done(tmp_path / "run") == ""
+    path = tmp_path / "run" / name
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    assert name in verify_done(tmp_path / "run")
+    path.write_bytes(data[:-3])
+    assert "bytes instead of" in verify_done(tmp_path / "run")
+
+
+def test_nan_inputs_end_in_an_error_that_says_what_to_do(tmp_path):
+    with pytest.raises(StateError, match="lower lr"):
+        run(config(method="ce", lr=1e9, epochs=3), tmp_path / "run")
+
+
+def test_a_cosine_head_goes_with_margins_only():
+    with pytest.raises(ArgumentError, match="cosine"):
+        run(config(method="ce", head="cosine"), "unused")
+    with pytest.raises(ArgumentError, match="cosine"):
+        run(config(method="ldam", head="linear"), "unused")
+
+
+# Killed for real
+
+PROGRAM = """
+import sys
+from classwise.train.config import from_dict
+from classwise.train.launch import run
+import json
+run(from_dict(json.loads(sys.argv[1])), sys.argv[2])
+"""
+
+
+@pytest.mark.slow
+def test_killed_ten_times_at_random_moments(tmp_path):
+    """``kill -9``, each time resumed: the same weights and metrics as the uninterrupted run."""
+    values = json.dumps({**BASE, "epochs": 40, "method": "cvs+adrw"})
+    words = [sys.executable, "-c", PROGRAM, values]
+    began = time.monotonic()
+    subprocess.run([*words, str(tmp_path / "whole")], check=True, capture_output=True)
+    whole, generator, kills = time.monotonic() - began, random.Random(0), 0
+    while kills < 10:
+        child = subprocess.Popen([*words, str(tmp_path / "parts")], stderr=subprocess.DEVNULL)
+        time.sleep(generator.uniform(0.2, 1.1) * whole / 2)
+        child.send_signal(signal.SIGKILL)
+        kills += child.wait() == -signal.SIGKILL
+        if (tmp_path / "parts/done").exists():
+            break
+    subprocess.run([*words, str(tmp_path / "parts")], check=True, capture_output=True)
+    assert kills > 0
+    assert_same(tmp_path / "whole", tmp_path / "parts")
