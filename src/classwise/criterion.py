@@ -25,9 +25,8 @@ from classwise.errors import (
     StateError,
 )
 from classwise.estimation import SlopeSetting, estimate, slope_config
-from classwise.losses._reduce import check_reduction, mass, reduce
+from classwise.losses._reduce import check_reduction, mass, mean_divisor, reduce
 from classwise.losses._scores import Scores, Target
-from classwise.losses.vs import mean_divisor
 from classwise.phases import Phase, epoch_of
 from classwise.recipes import Recipe
 from classwise.stats.bins import BinTable, bin_table, empty_bins, update_bins

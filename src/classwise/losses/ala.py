@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
-from classwise._checks import (
-    ClassCounts,
-    class_counts_tensor,
-    number,
-    tensor_of_logits,
-    tensor_of_target,
-)
+from classwise._checks import ClassCounts, class_counts_tensor, number
 from classwise.losses._module import TermsModule
-from classwise.losses._reduce import check_reduction, reduce
+from classwise.losses._reduce import check_reduction, loss_of_batch
 from classwise.losses._scores import Scores, Target, across_classes
 from classwise.losses.vs import (
     margin_cross_entropy,
     margin_loss_of_every_class,
-    mean_divisor,
 )
 from classwise.terms import Terms, ce
 
@@ -94,13 +89,17 @@ def _ala(
     normalizer: Tensor | float | None = None,
 ) -> Tensor:
     check_reduction(reduction, normalize)
-    logits = tensor_of_logits(logits, terms.num_classes)
-    target = tensor_of_target(target, logits, ignore_index)
-    scores = Scores(logits, terms)
-    goal = Target(target, ignore_index, scores.logits.dtype)
-    losses = per_sample_ala(scores, goal, terms)
-    divisor = mean_divisor(goal, terms.alpha, normalize, scores.logits, normalizer)
-    return reduce(losses, reduction, divisor)
+    return loss_of_batch(
+        partial(per_sample_ala, terms=terms),
+        logits,
+        target,
+        alpha=terms.alpha,
+        terms=terms,
+        reduction=reduction,
+        normalize=normalize,
+        ignore_index=ignore_index,
+        normalizer=normalizer,
+    )
 
 
 def per_sample_ala(scores: Scores, target: Target, terms: Terms) -> Tensor:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
-from classwise._checks import (
-    check_length,
-    class_weight,
-    number,
-    tensor_of_logits,
-    tensor_of_target,
-)
+from classwise._checks import class_weight, number
 from classwise.losses._module import KeepsPrecision
-from classwise.losses._reduce import check_reduction, reduce
+from classwise.losses._reduce import check_reduction, loss_of_batch
 from classwise.losses._scores import Scores, Target, across_classes
-from classwise.losses.vs import mean_divisor
 
 __all__ = ["FocalLoss", "focal_loss", "per_sample_focal"]
 
@@ -71,14 +66,16 @@ def _focal(
     ignore_index: int,
     normalizer: Tensor | float | None = None,
 ) -> Tensor:
-    logits = tensor_of_logits(logits)
-    target = tensor_of_target(target, logits, ignore_index)
-    check_length("weight", weight, logits.shape[1])
-    scores = Scores(logits)
-    goal = Target(target, ignore_index, scores.logits.dtype)
-    losses = per_sample_focal(scores, goal, weight, gamma=gamma)
-    divisor = mean_divisor(goal, weight, normalize, scores.logits, normalizer)
-    return reduce(losses, reduction, divisor)
+    return loss_of_batch(
+        partial(per_sample_focal, alpha=weight, gamma=gamma),
+        logits,
+        target,
+        alpha=weight,
+        reduction=reduction,
+        normalize=normalize,
+        ignore_index=ignore_index,
+        normalizer=normalizer,
+    )
 
 
 def per_sample_focal(

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from classwise._checks import (
-    check_length,
-    class_weight,
-    number,
-    tensor_of_logits,
-    tensor_of_target,
-)
+from classwise._checks import class_weight, number
 from classwise.errors import ArgumentError
 from classwise.losses._module import KeepsPrecision
-from classwise.losses._reduce import check_reduction, reduce
+from classwise.losses._reduce import check_reduction, loss_of_batch
 from classwise.losses._scores import Scores, Target, across_classes, upcast
-from classwise.losses.vs import mean_divisor
 
 __all__ = ["InfluenceBalancedLoss", "influence_balanced_loss", "per_sample_influence"]
 
@@ -86,14 +80,16 @@ def _influence(
     ignore_index: int,
     normalizer: Tensor | float | None = None,
 ) -> Tensor:
-    logits = tensor_of_logits(logits)
-    target = tensor_of_target(target, logits, ignore_index)
-    check_length("weight", weight, logits.shape[1])
-    scores = Scores(logits)
-    goal = Target(target, ignore_index, scores.logits.dtype)
-    losses = per_sample_influence(scores, goal, weight, features=features, **factor)
-    divisor = mean_divisor(goal, weight, normalize, scores.logits, normalizer)
-    return reduce(losses, reduction, divisor)
+    return loss_of_batch(
+        partial(per_sample_influence, alpha=weight, features=features, **factor),
+        logits,
+        target,
+        alpha=weight,
+        reduction=reduction,
+        normalize=normalize,
+        ignore_index=ignore_index,
+        normalizer=normalizer,
+    )
 
 
 def per_sample_influence(

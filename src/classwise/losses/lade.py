@@ -16,9 +16,8 @@ from classwise._checks import (
 )
 from classwise.errors import ArgumentError
 from classwise.losses._module import KeepsPrecision
-from classwise.losses._reduce import reduce
+from classwise.losses._reduce import mean_divisor, reduce
 from classwise.losses._scores import Scores, Target, across_classes
-from classwise.losses.vs import mean_divisor
 
 __all__ = ["LADELoss", "lade_loss", "lade_regularizer"]
 

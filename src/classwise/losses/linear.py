@@ -8,9 +8,9 @@ from torch import Tensor
 
 from classwise._checks import number, tensor_of_target, whole_number
 from classwise.errors import ArgumentError
-from classwise.losses._reduce import check_reduction, reduce
+from classwise.losses._reduce import check_reduction, mean_divisor, reduce
 from classwise.losses._scores import Scores, Target, across_classes, upcast
-from classwise.losses.vs import folded_head, mean_divisor, per_sample_vs
+from classwise.losses.vs import folded_head, per_sample_vs
 from classwise.terms import Terms, checked_terms
 
 __all__ = ["linear_vs_loss"]

@@ -12,11 +12,10 @@ from classwise._checks import (
     log_prior,
     number,
     tensor_of_logits,
-    tensor_of_target,
 )
 from classwise.errors import ArgumentError
 from classwise.losses._module import TermsModule
-from classwise.losses._reduce import check_reduction, mass, reduce
+from classwise.losses._reduce import check_reduction, loss_of_batch
 from classwise.losses._scores import Scores, Target, across_classes, upcast
 from classwise.terms import Terms, checked_terms
 
@@ -64,28 +63,22 @@ def vs_loss(
     """
     check_reduction(reduction, normalize)
     label_smoothing = number("label_smoothing", label_smoothing, low=0, high=1)
-    logits = tensor_of_logits(logits, checked_terms(terms).num_classes)
-    target = tensor_of_target(target, logits, ignore_index)
-    scores = Scores(logits, terms)
-    goal = Target(target, ignore_index, scores.logits.dtype)
-    losses = per_sample_vs(scores, goal.smoothed(label_smoothing, scores.logits), terms)
-    divisor = mean_divisor(goal, terms.alpha, normalize, scores.logits, normalizer)
-    return reduce(losses, reduction, divisor)
+    checked_terms(terms)
 
+    def per_sample(scores: Scores, goal: Target) -> Tensor:
+        return per_sample_vs(scores, goal.smoothed(label_smoothing, scores.logits), terms)
 
-def mean_divisor(
-    target: Target,
-    alpha: Tensor | None,
-    normalize: str,
-    like: Tensor,
-    normalizer: Tensor | float | None,
-) -> Tensor:
-    """Return what a mean divides by: the given normalizer or the batch's own mass."""
-    if normalizer is None:
-        return mass(target, alpha, normalize, like)
-    if not isinstance(normalizer, Tensor):  # filled there: a copy would make the host wait
-        return like.new_full((), number("normalizer", normalizer, low=0))
-    return normalizer.to(like)
+    return loss_of_batch(
+        per_sample,
+        logits,
+        target,
+        alpha=terms.alpha,
+        terms=terms,
+        reduction=reduction,
+        normalize=normalize,
+        ignore_index=ignore_index,
+        normalizer=normalizer,
+    )
 
 
 def per_sample_vs(scores: Scores, target: Target, terms: Terms) -> Tensor:
