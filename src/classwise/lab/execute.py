@@ -7,29 +7,40 @@ from collections.abc import Callable
 from pathlib import Path
 
 from classwise._checks import known_name
+from classwise.errors import CheckpointError, DataError
 from classwise.lab.plan import Node, Plan
 from classwise.lab.store import Busy, Store
 from classwise.train.launch import run
 from classwise.train.observe import Observer
 from classwise.train.record import RunRecord, read_run
 
-__all__ = ["ENGINES", "execute", "results", "train_node"]
+__all__ = ["ENGINES", "execute", "results", "to_continue", "train_node"]
 
 ENGINES = ("local", "ray")
 
 _POLL = 1.0
 
 
-def train_node(node: Node, store: Store, observer: Observer | None = None) -> Path:
+def train_node(
+    node: Node, store: Store, observer: Observer | None = None, *, continues: bool = False
+) -> Path:
     """Train a phase whose parent is finished, or return at once if it is done already.
 
     A phase that another process is training is waited for.
+
+    Args:
+        node: of a plan.
+        store: where phases are kept.
+        observer: told how it goes.
+        continues: whether another phase will continue this one.
     """
     while True:
-        if store.finished(node.key):
+        if store.finished(node.key, with_state=continues):
             return store.path(node.key)
         try:
             with store.lock(node.key):
+                if store.finished(node.key):
+                    continue
                 return _train(node, store, observer)
         except Busy:
             time.sleep(_POLL)
@@ -37,16 +48,24 @@ def train_node(node: Node, store: Store, observer: Observer | None = None) -> Pa
 
 def _train(node: Node, store: Store, observer: Observer | None) -> Path:
     folder = store.path(node.key)
-    if not store.finished(node.key):
-        run(
-            node.config,
-            folder,
-            first=node.first,
-            stop=node.stop,
-            parent=None if node.parent is None else store.path(node.parent),
-            identity=dict(node.identity),
-            observer=observer,
-        )
+    for last in (False, True):
+        try:
+            run(
+                node.config,
+                folder,
+                first=node.first,
+                stop=node.stop,
+                parent=None if node.parent is None else store.path(node.parent),
+                identity=dict(node.identity),
+                observer=observer,
+            )
+        except (CheckpointError, DataError) as error:
+            # What is left of a phase that was begun may be damaged; what it continues is not.
+            if last or not folder.exists():
+                raise
+            store.put_aside(node.key, str(error))
+        else:
+            break
     return folder
 
 
@@ -71,9 +90,19 @@ def execute(
 
         execute_on_ray(plan, store)
     else:
+        continued = to_continue(plan, store)
         for node in plan.nodes.values():
-            train_node(node, store, observer_for(node))
+            train_node(node, store, observer_for(node), continues=node.key in continued)
     return results(plan, store)
+
+
+def to_continue(plan: Plan, store: Store) -> set[str]:
+    """Return the keys of the phases that a phase which is yet to be trained continues."""
+    missing: set[str] = set()
+    for node in reversed(plan.nodes.values()):
+        if node.parent is not None and (node.key in missing or not store.finished(node.key)):
+            missing.add(node.parent)
+    return missing
 
 
 def results(plan: Plan, store: Store) -> list[RunRecord]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from classwise.errors import StateError
+from classwise.lab.execute import to_continue, train_node
 from classwise.lab.plan import Node, Plan
 from classwise.lab.store import Store
 
@@ -37,19 +38,17 @@ def execute_on_ray(plan: Plan, store: Store, *, cpus: float = 1, gpus: float = 0
     try:
         train = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=RETRIES)(_task)
         tasks: dict[str, Any] = {}
+        continued = to_continue(plan, store)
         for node in plan.nodes.values():
             waits_for = [] if node.parent is None else [tasks[node.parent]]
-            tasks[node.key] = train.remote(
-                node, str(store.root.resolve()), store.expires, *waits_for
-            )
+            where = (str(store.root.resolve()), store.expires, node.key in continued)
+            tasks[node.key] = train.remote(node, *where, *waits_for)
         ray.get(list(tasks.values()))
     finally:
         if own:
             ray.shutdown()
 
 
-def _task(node: Node, root: str, expires: float, *parents: str) -> str:
-    from classwise.lab.execute import train_node  # noqa: PLC0415  (in the worker)
-
-    train_node(node, Store(Path(root), expires=expires))
+def _task(node: Node, root: str, expires: float, continues: bool, *parents: str) -> str:
+    train_node(node, Store(Path(root), expires=expires), continues=continues)
     return node.key

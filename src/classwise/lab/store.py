@@ -16,12 +16,13 @@ import socket
 import threading
 import time
 import uuid
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from classwise.errors import ArgumentError, DataError, StateError
+from classwise.errors import ArgumentError, ClasswiseWarning, DataError, StateError
 from classwise.train import record
 from classwise.train.checkpoint import verify_done
 
@@ -74,12 +75,19 @@ class Store:
         """Return the folder of a phase."""
         return self.root / key
 
-    def finished(self, key: str) -> bool:
-        """Whether a phase is there, finished and whole; what is damaged is put aside."""
+    def finished(self, key: str, *, with_state: bool = False) -> bool:
+        """Whether a phase is there, finished and whole; what is damaged is put aside.
+
+        Args:
+            key: of the phase.
+            with_state: whether it is to be continued, for which its checkpoint must be there.
+        """
         folder = self.path(key)
         if not (folder / record.DONE).exists():
             return False
         wrong = verify_done(folder)
+        if not wrong and with_state and not (folder / record.STATE).exists():
+            wrong = f"{record.STATE} was deleted, and a phase is to continue it"
         if wrong:
             self.put_aside(key, wrong)
         return not wrong
@@ -91,6 +99,8 @@ class Store:
             number += 1
         self.path(key).rename(aside)
         (aside / "reason").write_text(reason + "\n", encoding="utf-8")
+        message = f"phase {key} cannot be used and is trained again: {reason}. It lies in {aside}."
+        warnings.warn(ClasswiseWarning(message), stacklevel=3)
         return aside
 
     # Locks
