@@ -18,7 +18,7 @@ ROW = Result(
     table="table-3",
     cell="a/ce/cifar100-exp-100",
     method="ce",
-    hyper="lr=0.1;schedule=released;weight_decay=0.0002",
+    hyper="augment=crop-flip;batch_size=128;lr=0.1;schedule=released;weight_decay=0.0002",
     seed=0,
     epochs=200,
     last=38.12,

@@ -26,7 +26,13 @@ from classwise.paper.drawing import (
     save,
     slopes_figure,
 )
-from classwise.paper.figures import draw, draw_bounds, draw_slopes, reliability_of
+from classwise.paper.figures import (
+    draw,
+    draw_bounds,
+    draw_bounds_over_epochs,
+    draw_slopes,
+    reliability_of,
+)
 
 
 def figure(name: str) -> Figure:
@@ -228,6 +234,26 @@ def test_bounds_by_class():
         draw_bounds(records)
     with pytest.raises(ArgumentError, match="runs of different methods"):
         draw_bounds([records[0], records[0]])
+
+
+def test_bounds_over_epochs():
+    cells = select(load("table-3"), "part=a,dataset=cifar100,imbalance=exp,ratio=100,method=ce|vs")
+    records = [record_of(cell) for cell in cells]
+    for number, record in enumerate(records, start=1):
+        for epoch in record.epochs[4::5]:
+            epoch["bound"] = {
+                "total": 10.0 * number,
+                "many": 2.0,
+                "few": 8.0 / (1 + epoch["epoch"]),
+            }
+    axes = panels(draw_bounds_over_epochs(records))
+    assert [ax.get_title() for ax in axes] == ["(a) All", "(b) Many shots", "(c) Few shots"]
+    np.testing.assert_array_equal(axes[0].lines[1].get_xdata(), [4, 9, 14, 19])
+    np.testing.assert_array_equal(axes[0].lines[1].get_ydata(), 20.0)
+    for epoch in records[0].epochs:
+        epoch.pop("bound", None)
+    with pytest.raises(DataError, match="did not track the bound"):
+        draw_bounds_over_epochs(records)
 
 
 def test_a_run_without_a_reliability_table():

@@ -249,6 +249,29 @@ def test_a_run_that_is_no_result():
         result_of(record_of(CELL), table="table-3", cell="a/cvs", key="k")
 
 
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        ("a/ce/cifar100-exp-100", r"is no run of table-3 .*: method is cvs\+adrw, not ce\."),
+        (
+            "a/cvs+adrw/cifar10-step-100",
+            r"imbalance is exp:100, not step:100; source is cifar100, n",
+        ),
+    ],
+)
+def test_a_run_of_something_else_is_no_result_of_a_cell(cell: str, message: str):
+    with pytest.raises(DataError, match=message):
+        result_of(record_of(CELL), table="table-3", cell=cell, key="k")
+    made = result_of(record_of(CELL), table="a-study", cell=cell, key="k")
+    assert made.table == "a-study"
+
+
+def test_where_the_data_lies_does_not_matter():
+    run = record_of(CELL)
+    run.config["data"]["source"] = "cifar100:/somewhere"
+    assert result_of(run, table="table-3", cell=CELL.name, key="k").seed == 0
+
+
 def test_settings_of_runs_that_train_differently_differ():
     base = with_values(RunConfig(), {"method.method": "vs+tla+adrw", "optim.epochs": 10})
     seen = {canonical(settings_of(to_dict(base)))}

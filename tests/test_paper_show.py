@@ -19,6 +19,8 @@ SEEDS = [
     row(key="c", seed=2, best=40.0, last=38.0),
 ]
 
+OTHER_RATE = row().hyper.replace("lr=0.1", "lr=0.2")
+
 
 def test_mean_spread_and_difference():
     line = show(TABLE, SEEDS, WHERE)[0]
@@ -41,7 +43,7 @@ def test_a_cell_without_results_has_a_line():
 @pytest.mark.parametrize(
     "change",
     [
-        {"hyper": "lr=0.2;schedule=released;weight_decay=0.0002"},
+        {"hyper": OTHER_RATE},
         {"epochs": 300},
         {"device": "NVIDIA H200"},
         {"precision": "32-true"},
@@ -97,12 +99,18 @@ def test_markdown():
 
 
 def test_other_hardware_stays_visible():
-    other = row(key="o", device="NVIDIA H200", hyper="lr=0.2;schedule=released;weight_decay=0.0002")
+    other = row(key="o", device="NVIDIA H200", hyper=OTHER_RATE)
     text = as_markdown(show(TABLE, [*SEEDS, other], WHERE))
     ce = [line for line in text.splitlines() if line.startswith("| a: CE |")]
     assert len(ce) == 2
-    assert any("cpu (x86_64), bf16-mixed | lr=0.1 |" in line for line in ce)
+    assert any("cpu (x86_64), bf16-mixed | - |" in line for line in ce)
     assert any("NVIDIA H200, bf16-mixed | lr=0.2 |" in line for line in ce)
+
+
+def test_settings_that_are_not_the_cells_stay_visible():
+    hyper = "augment=none;batch_size=128;label_smoothing=0.1;lr=0.1;schedule=released"
+    text = as_markdown(show(TABLE, [row(hyper=hyper)], WHERE))
+    assert "| +0.6 | augment=none, label_smoothing=0.1, no weight_decay |" in text
 
 
 def test_what_does_not_fit_is_marked_and_explained():

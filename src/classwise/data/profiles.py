@@ -199,7 +199,9 @@ class Profile:
         if self.kind == "exp":
             return f"exp:{self.ratio:.15g}"
         if self.kind == "step":
-            return f"step:{self.ratio:.15g}" + (f":{self.fraction:g}" if self.fraction != 0.5 else "")
+            return f"step:{self.ratio:.15g}" + (
+                f":{self.fraction:g}" if self.fraction != 0.5 else ""
+            )
         return self.kind
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator, NullLocator
 from torch import Tensor
 
 from classwise.calibration import Curve
@@ -79,6 +79,7 @@ class Lines:
         marks: places on the horizontal axis to mark, and what they are.
         markers: draw a marker at each point.
         letter: before the title, where there are several panels; empty counts them.
+        log: make the vertical axis logarithmic.
     """
 
     title: str
@@ -88,6 +89,7 @@ class Lines:
     marks: Mapping[str, float] | None = None
     markers: bool = True
     letter: str = ""
+    log: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,6 +171,7 @@ def _curve(ax: Axes, curve: Curve, name: str, number: int) -> None:
         alpha=0.75,
         lw=0,
         zorder=3,
+        clip_on=False,
     )
 
 
@@ -182,8 +185,11 @@ def lines_figure(panels: Sequence[Lines]) -> Figure:
             for line in panel.lines:
                 _line(ax, line, titles.index(line.title), markers=panel.markers)
             for title, place in (panel.marks or {}).items():
-                ax.axvline(place, color=GREY, lw=0.9, ls=":", label=title, zorder=0)
+                ax.axvline(place, color=GREY, lw=1.2, ls=":", label=title, zorder=1)
             ax.set_xlabel(panel.x)
+            if panel.log:
+                ax.set_yscale("log")
+                _number_logarithmic(ax)
             ax.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
         canvas.vertical([panel.y for panel in panels])
         canvas.titles([panel.title for panel in panels], [panel.letter for panel in panels])
@@ -276,15 +282,20 @@ def slopes_figure(
                     ax.axvline(start, color=GREY, lw=0.9, ls="--", zorder=0)
             ax.set(xlabel="epoch", yscale="log")
             ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-            low, high = ax.get_ylim()
-            ax.yaxis.set_major_formatter("{x:g}")
-            # Within a decade or so, powers of ten alone would leave the axis without numbers.
-            ax.yaxis.set_minor_formatter("{x:g}" if high < 15 * low else NullFormatter())
-            ax.tick_params(axis="y", which="minor", labelsize=7)
+            _number_logarithmic(ax)
         canvas.vertical(["slope"] * len(slopes))
         canvas.titles(list(slopes))
         canvas.legend()
     return canvas.figure
+
+
+def _number_logarithmic(ax: Axes) -> None:
+    """Number a logarithmic vertical axis; powers of ten alone would leave a short one bare."""
+    low, high = ax.get_ylim()
+    if high < 15 * low:
+        ax.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+        ax.yaxis.set_minor_locator(NullLocator())
+    ax.yaxis.set_major_formatter("{x:g}")
 
 
 def _band(ax: Axes, values: np.ndarray, name: str, number: int) -> None:
@@ -334,6 +345,8 @@ def bounds_figure(
                 method, (total, accuracy[method]), xytext=(5, 4), textcoords="offset points"
             )
         by_class.set(xlabel="class, by training count", yscale="log")
+        _number_logarithmic(by_class)
+        against.xaxis.set_major_locator(MaxNLocator(5))
         against.set(xlabel="sum of the terms")
         against.margins(0.25, 0.15)
         canvas.vertical(["term of the bound", "balanced accuracy, %"])

@@ -30,7 +30,15 @@ from classwise.stats.bins import BinTable
 from classwise.stats.shots import shots
 from classwise.train.record import RunRecord
 
-__all__ = ["Drawn", "bin_table_of", "draw", "draw_bounds", "draw_slopes", "reliability_of"]
+__all__ = [
+    "Drawn",
+    "bin_table_of",
+    "draw",
+    "draw_bounds",
+    "draw_bounds_over_epochs",
+    "draw_slopes",
+    "reliability_of",
+]
 
 _LABELS = {
     "nu": r"$\nu$",
@@ -298,18 +306,51 @@ def draw_bounds(records: Mapping[str, RunRecord] | Sequence[RunRecord]) -> Drawi
     Args:
         records: finished runs by name, or a list of them, which are then called by their method.
     """
-    named = records if isinstance(records, Mapping) else {r.method: r for r in records}
-    if len(named) != len(records) or not named:
-        raise ArgumentError("records must be runs of different methods, at least one, or named.")
-    first = next(iter(named.values()))
     bounds, accuracy = {}, {}
+    named = _named(records)
     for name, record in named.items():
-        if not record.class_counts.equal(first.class_counts):
-            raise DataError(f"{name} was trained on other class counts than the first run.")
         if "bound.per_class" not in record.tensors:
             raise DataError(
                 f"{record.folder} has no bound: its terms have margins, or it runs yet."
             )
         bounds[name] = record.tensors["bound.per_class"].double().numpy()
         accuracy[name] = 100 * record.result["last"]["balanced"]
-    return bounds_figure(bounds, accuracy, first.class_counts)
+    return bounds_figure(bounds, accuracy, next(iter(named.values())).class_counts)
+
+
+def draw_bounds_over_epochs(records: Mapping[str, RunRecord] | Sequence[RunRecord]) -> Drawing:
+    """Draw the bound over training, its sum and that of each group, for several runs.
+
+    Args:
+        records: runs with ``track_bound``, by name, or a list of them, which are then called by
+            their method.
+    """
+    lines: dict[str, list[Points]] = {"total": [], "many": [], "medium": [], "few": []}
+    for name, record in _named(records).items():
+        rows = [(e["epoch"], e["bound"]) for e in record.epochs if e.get("bound")]
+        if not rows:
+            raise DataError(f"{record.folder} did not track the bound, or its terms have margins.")
+        for group, points in lines.items():
+            if group in rows[0][1]:
+                epochs = [epoch for epoch, _ in rows]
+                points.append(Points(name, epochs, [bound[group] for _, bound in rows]))
+    titles = {"total": "All", **GROUP_TITLES}
+    return lines_figure(
+        [
+            Lines(titles[group], "epoch", "sum of the terms", points, log=True)
+            for group, points in lines.items()
+            if points
+        ]
+    )
+
+
+def _named(records: Mapping[str, RunRecord] | Sequence[RunRecord]) -> Mapping[str, RunRecord]:
+    """Return runs on the same class counts by name."""
+    named = records if isinstance(records, Mapping) else {r.method: r for r in records}
+    if len(named) != len(records) or not named:
+        raise ArgumentError("records must be runs of different methods, at least one, or named.")
+    first = next(iter(named.values()))
+    for name, record in named.items():
+        if not record.class_counts.equal(first.class_counts):
+            raise DataError(f"{name} was trained on other class counts than the first run.")
+    return named

@@ -6,12 +6,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from classwise._checks import known_name
 from classwise._hyper import DEFAULTS
 from classwise.errors import DataError, StateError
+from classwise.paper.expand import expand
 from classwise.paper.hyper import hyper_names
+from classwise.paper.load import item_names, load
 from classwise.paper.results import Result, canonical, validate
 from classwise.recipes import Recipe
-from classwise.train.config import MethodConfig
+from classwise.train.config import MethodConfig, to_dict
 from classwise.train.record import RunRecord
 
 __all__ = ["result_of", "settings_of"]
@@ -67,10 +70,12 @@ def result_of(record: RunRecord, *, table: str, cell: str, key: str) -> Result:
 
     Raises:
         StateError: the run is not finished.
-        DataError: the run lacks something that a row must say.
+        DataError: the run lacks something that a row must say, or is of another method, model or
+            data than the cell.
     """
     if not record.finished:
         raise StateError(f"{record.folder} is not finished; its numbers are no result yet.")
+    _check_answers(record, table, cell)
     result, made = record.result, record.provenance
     try:
         if result["split"] != "test":
@@ -109,6 +114,26 @@ def result_of(record: RunRecord, *, table: str, cell: str, key: str) -> Result:
         raise DataError(f"{record.folder} lacks what a result needs: {error!r}.") from error
     validate(row)
     return row
+
+
+def _check_answers(record: RunRecord, table: str, name: str) -> None:
+    """Raise if a run is none of the cell; what ``settings_of`` says may differ, and is shown."""
+    if table not in item_names():
+        return
+    cells = {cell.name: cell for cell in load(table).cells}
+    cell = cells[known_name(f"cell of {table}", name, cells)]
+    if not cell.expands:
+        return
+    wanted, have = to_dict(expand(cell)), record.config
+    pairs = {
+        "method": (wanted["method"]["method"], have["method"]["method"]),
+        "model": (wanted["model"]["model"], have["model"]["model"]),
+        "imbalance": (wanted["data"]["imbalance"], have["data"]["imbalance"]),
+        "source": tuple(part["data"]["source"].partition(":")[0] for part in (wanted, have)),
+    }
+    wrong = [f"{key} is {b}, not {a}" for key, (a, b) in pairs.items() if a != b]
+    if wrong:
+        raise DataError(f"{record.folder} is no run of {table} {name}: {'; '.join(wrong)}.")
 
 
 def _percent(fraction: float | None) -> float | None:

@@ -8,9 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from classwise.paper.expand import select
-from classwise.paper.results import Result
+from classwise.paper.expand import expand, select
+from classwise.paper.results import Result, canonical
+from classwise.paper.rows import settings_of
 from classwise.paper.schema import METRICS, Cell, Figure, Reported, Table
+from classwise.train.config import to_dict
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -28,7 +30,7 @@ HEADINGS = (
     "Seeds",
     "Epochs",
     "Trained on",
-    "Settings",
+    "Settings other than the cell's",
 )
 
 
@@ -217,7 +219,7 @@ def _texts(line: Line) -> list[str]:
         _text(line.seeds and len(line.seeds)),
         _text(line.epochs),
         _text(line.made_on),
-        _text(line.hyper),
+        _own_settings(line),
     ]
 
 
@@ -251,9 +253,6 @@ def _layout(lines: Sequence[Line]) -> _Layout:
             common.append(f"{heading.lower()} {values.pop()}")
         elif values or heading in _ALWAYS:
             kept.append(column)
-    _keep_differing_settings(lines, table)
-    if not any(row[-1] != _NOTHING for row in table):
-        kept = [column for column in kept if column != len(HEADINGS) - 1]
     notes = [f"All: {'; '.join(common)}."] if common else []
     chosen = dict.fromkeys(line.selected_on for line in lines if line.best)
     if chosen:
@@ -270,14 +269,20 @@ _ALWAYS = ("Run", "Paper", "Ours, best epoch")
 _FOLDED = ("Data", "Classes", "Seeds", "Epochs", "Trained on")
 
 
-def _keep_differing_settings(lines: Sequence[Line], table: list[list[str]]) -> None:
-    """Leave, of each line's settings, those that tell it from the other lines of its cell."""
-    by_cell: dict[str, list[set[str]]] = {}
-    for line in lines:
-        by_cell.setdefault(line.cell.name, []).append(set(line.hyper.split(";")))
-    for line, row in zip(lines, table, strict=True):
-        alike = set.intersection(*by_cell[line.cell.name])
-        row[-1] = ", ".join(sorted(set(line.hyper.split(";")) - alike)) or _NOTHING
+def _own_settings(line: Line) -> str:
+    """Return those settings of our runs that are not the cell's."""
+    if not line.hyper or not line.cell.expands:
+        return _NOTHING
+    wanted = _pairs(canonical(settings_of(to_dict(expand(line.cell)))))
+    have = _pairs(line.hyper)
+    other = [f"{name}={value}" for name, value in have.items() if wanted.get(name) != value]
+    other += [f"no {name}" for name in wanted if name not in have]
+    return ", ".join(other) or _NOTHING
+
+
+def _pairs(text: str) -> dict[str, str]:
+    pairs = (part.partition("=") for part in text.split(";"))
+    return {name: value for name, _, value in pairs}
 
 
 def _footnotes(lines: Iterable[Line]) -> list[str]:
