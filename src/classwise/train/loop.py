@@ -6,6 +6,7 @@ A step never waits for the device: what it measures is summed there and read onc
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,9 +16,16 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from classwise._distributed import sum_in_place
 from classwise.criterion import Criterion
 from classwise.data.loading import Loader
 from classwise.errors import StateError
+from classwise.stats.accuracy import (
+    AccuracyState,
+    accuracy_table,
+    empty_accuracy,
+    update_accuracy,
+)
 from classwise.train.config import OptimConfig
 from classwise.train.sam import SAM
 from classwise.train.schedules import lr_at
@@ -35,25 +43,29 @@ def stream_seed(seed: int, epoch: int, rank: int) -> int:
 
 @dataclass
 class Sums:
-    """What an epoch has summed so far, on the device."""
+    """What an epoch has summed so far, on the device: the loss, and how many of each class."""
 
     loss: Tensor
     correct: Tensor
-    samples: Tensor
+    count: Tensor
     step: int = 0
 
     @classmethod
-    def zero(cls, device: torch.device) -> Sums:
+    def zero(cls, num_classes: int, device: torch.device) -> Sums:
         """Return nothing summed."""
-        loss, correct, samples = torch.zeros(3, dtype=torch.float64, device=device)
-        return cls(loss.clone(), correct.clone(), samples.clone())
+        accuracy = empty_accuracy(num_classes, device)
+        loss = torch.zeros((), dtype=torch.float64, device=device)
+        return cls(loss, accuracy.correct, accuracy.count)
+
+    @property
+    def accuracy(self) -> AccuracyState:
+        """Right and all samples of each class; a mixed sample is of its larger part's."""
+        return AccuracyState(self.correct, self.count)
 
     def add(self, loss: Tensor, logits: Tensor, target: Tensor) -> None:
         """Add a step."""
-        label = target.argmax(1) if target.is_floating_point() else target
-        self.loss += loss.detach() * len(label)
-        self.correct += (logits.detach().argmax(1) == label).sum()
-        self.samples += len(label)
+        self.loss += loss.detach() * len(target)
+        update_accuracy(self.accuracy, logits, target)
         self.step += 1
 
 
@@ -107,7 +119,7 @@ class Trainer:
         self._begin(epoch)
         if sums is None:
             torch.manual_seed(stream_seed(self.seed, epoch, self.fabric.global_rank))
-            sums = Sums.zero(self.fabric.device)
+            sums = Sums.zero(self.criterion.class_counts.numel(), self.fabric.device)
         self.model.train()
         began, done, steps = time.perf_counter(), sums.step, len(self.loader)
         for inputs, target in itertools.islice(self.loader, done, None):
@@ -164,19 +176,20 @@ class Trainer:
         return torch.stack(losses).sum(), torch.cat(outputs)
 
     def _report(self, epoch: int, sums: Sums, seconds: float, steps: int) -> dict[str, float]:
-        totals = torch.stack([sums.loss, sums.correct, sums.samples])
-        totals = self.fabric.all_reduce(totals, reduce_op="sum")
-        assert isinstance(totals, Tensor)
-        loss, correct, samples = totals.tolist()
-        if not loss - loss == 0:
+        sum_in_place([sums.loss, sums.correct, sums.count], None)
+        loss, samples = float(sums.loss), int(sums.count.sum())
+        if not math.isfinite(loss):
             raise StateError(
                 f"the loss became {loss} in epoch {epoch}: lower lr or set clip, and look at the "
                 "inputs for values that are not finite."
             )
+        found = accuracy_table(sums.accuracy, self.criterion.shots)
+        groups = {name: float(found[name]) for name in self.criterion.shots if name in found}
         rate = samples / sums.step * steps / max(seconds, 1e-9)
         return {
             "loss": loss / samples,
-            "accuracy": correct / samples,
+            "accuracy": float(found["overall"]),
+            **groups,
             "seconds": seconds,
             "images_per_second": rate,
             "lr": self.optimizer.param_groups[0]["lr"],

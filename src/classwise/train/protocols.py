@@ -41,6 +41,7 @@ _CIFAR = {
     "optim.weight_decay": 2e-4,
     "method.defer_at": 0.8,
     "select": "test",
+    "track_bound": True,
 }
 
 # ImageNet-LT and iNaturalist, ResNet-50; the learning rates differ.
