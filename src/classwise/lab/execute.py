@@ -22,17 +22,24 @@ _POLL = 1.0
 
 
 def train_node(
-    node: Node, store: Store, observer: Observer | None = None, *, continues: bool = False
+    node: Node,
+    store: Store,
+    observer: Observer | None = None,
+    *,
+    continues: bool = False,
+    waits: bool = True,
 ) -> Path:
     """Train a phase whose parent is finished, or return at once if it is done already.
-
-    A phase that another process is training is waited for.
 
     Args:
         node: of a plan.
         store: where phases are kept.
         observer: told how it goes.
         continues: whether another phase will continue this one.
+        waits: for another process that is training this phase.
+
+    Raises:
+        Busy: another process is training this phase, and ``waits`` is False.
     """
     while True:
         if store.finished(node.key, with_state=continues):
@@ -43,6 +50,8 @@ def train_node(
                     continue
                 return _train(node, store, observer)
         except Busy:
+            if not waits:
+                raise
             time.sleep(_POLL)
 
 
@@ -82,6 +91,7 @@ def execute(
         plan: from ``make_plan``.
         store: where phases are kept.
         engine: ``"local"``, one phase after the other, or ``"ray"``, as tasks of a Ray cluster.
+            Several processes that execute the same plan locally share the work.
         observer_for: makes the observer of a phase; local only.
     """
     known_name("engine", engine, ENGINES)
@@ -90,10 +100,29 @@ def execute(
 
         execute_on_ray(plan, store)
     else:
-        continued = to_continue(plan, store)
-        for node in plan.nodes.values():
-            train_node(node, store, observer_for(node), continues=node.key in continued)
+        _execute_here(plan, store, observer_for)
     return results(plan, store)
+
+
+def _execute_here(
+    plan: Plan, store: Store, observer_for: Callable[[Node], Observer | None]
+) -> None:
+    """Train one phase after the other; what another process is training, it need not wait for."""
+    continued = to_continue(plan, store)
+    waiting = dict(plan.nodes)
+    while waiting:
+        before = len(waiting)
+        for node in list(waiting.values()):
+            if node.parent in waiting:
+                continue
+            try:
+                observer = observer_for(node)
+                train_node(node, store, observer, continues=node.key in continued, waits=False)
+            except Busy:
+                continue
+            del waiting[node.key]
+        if len(waiting) == before:
+            time.sleep(_POLL)
 
 
 def to_continue(plan: Plan, store: Store) -> set[str]:
