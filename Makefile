@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-oldest check format bench docs clean
+.PHONY: help demo test test-slow test-oldest check format bench docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -19,11 +19,14 @@ $(VENV)/.installed-%: pyproject.toml | $(BIN)/python
 	$(PIP) --editable '.[$*]'
 	@touch $@
 
-demo: $(VENV)/.installed-demo  ## train CE and CVS+ADRW on long-tailed digits and compare them
-	$(BIN)/python examples/quickstart.py
+demo: $(VENV)/.installed-lab  ## compare methods on long-tailed digits, write a page
+	$(BIN)/classwise compare digits --imbalance exp:50 --methods ce,la,vs,cvs+adrw --seeds 3
 
 test: $(VENV)/.installed-test  ## run the test-suite
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS)
+
+test-slow: $(VENV)/.installed-test $(VENV)/.installed-ray  ## run what takes longer: kills, a Ray cluster, real CIFAR
+	$(BIN)/python -m pytest -m slow
 
 # The lowest torch that the suite passes on, with the packages of its time.
 OLDEST := .venv-oldest
@@ -40,13 +43,14 @@ check: $(VENV)/.installed-check $(VENV)/.installed-test  ## format, lint, types,
 	$(BIN)/ruff check .
 	$(BIN)/pyright --warnings
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python docs/generate.py --check
 
 format: $(VENV)/.installed-check  ## format and sort what `check` would complain about
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/.installed-test  ## measure the statistics: time, memory
-	$(BIN)/python benchmarks/streaming.py
+bench: $(VENV)/.installed-test  ## measure, side by side, what is claimed to be fast
+	$(BIN)/python -m benchmarks
 
 docs: $(VENV)/.installed-docs  ## build the documentation into site/
 	$(BIN)/python docs/generate.py

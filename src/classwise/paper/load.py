@@ -67,7 +67,7 @@ def list_exhibits() -> list[dict[str, Any]]:
 
     >>> rows = list_exhibits()
     >>> rows[0]["name"], rows[0]["runs"], rows[2]["needs"]
-    ('table-3', 136, 'imagenet-lt, inaturalist, elsewhere, clip, peft, fivecrop')
+    ('table-3', 136, 'imagenet-lt, elsewhere, inaturalist, clip, peft, fivecrop')
     """
     rows = []
     for item in load_all():
