@@ -54,7 +54,7 @@ bench: $(VENV)/.installed-test  ## measure, side by side, what is claimed to be 
 
 docs: $(VENV)/.installed-docs  ## build the documentation into site/
 	$(BIN)/python docs/generate.py
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "documentation: site/index.html"
 
 clean:  ## remove what the targets made

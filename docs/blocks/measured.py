@@ -1,0 +1,85 @@
+"""What was measured, from the files that hold it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from blocks.markdown import table
+from classwise.paper import load, show
+from classwise.paper.results import read
+from classwise.paper.show import Line, as_markdown
+
+ROOT = Path(__file__).parent.parent.parent
+RESULTS = ROOT / "results"
+
+
+def demo() -> str:
+    """Return what ``make demo`` prints."""
+    report = json.loads((RESULTS / "demo.json").read_text(encoding="utf-8"))
+    names = ["balanced", "many", "medium", "few", "ece"]
+    rows = [
+        [f"`{row['method']}`", *(_mean_and_spread(row[name]) for name in names)]
+        for row in report["methods"]
+    ]
+    made = ", ".join(f"{name} {value}" for name, value in report["made_on"].items())
+    header = ["method", "balanced", "many", "medium", "few", "ECE"]
+    return table(header, rows) + f"\n`{report['command']}`; {made}.\n"
+
+
+def _mean_and_spread(value: dict[str, Any] | None) -> str:
+    return "n/a" if value is None else f"{value['mean']:.1f} ± {value['spread']:.1f}"
+
+
+def _lines(name: str, where: str = "") -> list[Line]:
+    """Return the lines of a table of the paper that we have runs for."""
+    path = RESULTS / f"{name}.csv"
+    lines = show(load(name), read(path), where) if path.exists() else []
+    return [line for line in lines if line.last is not None]
+
+
+def cifar100() -> str:
+    """Return our runs of one column of Table 3: CIFAR-100-LT, exponential, ratio 100."""
+    where = "dataset=cifar100,imbalance=exp,ratio=100"
+    lines = _lines("table-3", where)
+    if not lines:
+        return f"Not trained yet: `classwise paper run table-3 --where {where}`.\n"
+    return as_markdown(lines)
+
+
+def tables() -> str:
+    """Return our runs of all tables of the paper."""
+    parts = []
+    for number in range(3, 8):
+        name = f"table-{number}"
+        lines = _lines(name)
+        if lines:
+            parts.append(f"### Table {number}: {load(name).title}\n\n{as_markdown(lines)}")
+    return "\n".join(parts) or "None of the paper's tables has been trained here yet.\n"
+
+
+def streaming() -> str:
+    """Return the cost of the criterion."""
+    report = json.loads((ROOT / "benchmarks/results.json").read_text(encoding="utf-8"))
+    rows = []
+    for row in report["streaming"]:
+        ratios = [
+            f"{row[name][1]:.2f} ({row[name][0]:.2f} to {row[name][2]:.2f})"
+            for name in ("criterion_ratio", "statistics_ratio")
+        ]
+        rows.append(
+            [
+                f"{row['classes']:,}",
+                row["batch"],
+                row["group_by"],
+                f"{row['cross_entropy_ms']:.2f} ms",
+                *ratios,
+                f"{row['state_mb']:.1f} MB",
+                f"{row['epoch_end_ms']:.1f} ms",
+            ]
+        )
+    header = ["classes", "batch", "grouping", "`F.cross_entropy`", "criterion", "with statistics",
+              "state", "epoch end"]  # fmt: skip
+    made = ", ".join(f"{name} {value}" for name, value in report["machine"].items())
+    return table(header, rows) + f"\nMeasured on: {made}.\n"
