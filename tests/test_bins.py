@@ -26,6 +26,7 @@ from classwise.stats.bins import (
     _bin_of,
     bin_table,
     empty_bins,
+    largest,
     update_bins,
 )
 from classwise.stats.floors import empty_floors, update_floors
@@ -401,3 +402,23 @@ def test_an_update_needs_no_values(kind: str):
         bins = empty_bins(6, device="meta")
         update_bins(bins, logits, target, group_by=kind)
         assert bins.count.is_meta
+
+
+@pytest.mark.parametrize("classes", [2047, 2048, 2049, 2304, 8142])
+def test_the_largest_by_blocks_is_the_first_largest(classes: int):
+    generator = torch.Generator().manual_seed(classes)
+    # Few different values, so that nearly every row has its largest many times.
+    coarse = torch.randint(0, 5, (64, classes), generator=generator).float()
+    fine = torch.randn(64, classes, generator=generator)
+    last = torch.zeros(4, classes)
+    last[:, -1], last[1, 0], last[2, -2] = 1.0, 1.0, 1.0
+    odd = fine.clone()
+    odd[0], odd[1, 7], odd[2, 3], odd[3, -1] = 0.0, torch.inf, torch.nan, torch.nan
+    odd[4] = -torch.inf
+    for values in (coarse, fine, last, odd, fine.t().contiguous().t(), fine.double()):
+        best, index = largest(values)
+        array = values.numpy()
+        assert index.tolist() == array.argmax(1).tolist()
+        torch.testing.assert_close(
+            best, torch.from_numpy(array.max(1)), rtol=0, atol=0, equal_nan=True
+        )

@@ -236,6 +236,10 @@ def _own_tensor(value: object) -> Tensor:
 
 
 def _check_range(target: Tensor, classes: int, ignore_index: int) -> None:
+    if target.numel():
+        low, high = target.aminmax()  # one pass where all is well, which is nearly always
+        if int(low) >= 0 and int(high) < classes:
+            return
     wrong = ((target < 0) | (target >= classes)) & (target != ignore_index)
     if bool(wrong.any()):
         first = int(target[wrong][0])
