@@ -1,0 +1,1 @@
+"""What is claimed to be fast, measured: ``python -m benchmarks [--quick] [PART ...]``."""
