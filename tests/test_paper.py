@@ -15,7 +15,6 @@ from classwise.paper import (
     load,
     select,
     unknowns,
-    variants,
 )
 from classwise.paper.hyper import UNKNOWN, hyper_names, rules
 from classwise.paper.load import load_all, needs, protocols
@@ -83,8 +82,8 @@ def column() -> tuple[Cell, ...]:
 
 
 def test_tables_and_figures_are_numbered_in_the_order_of_the_source():
-    assert {name: load(name).label for name in item_names()} == LABELS
-    assert list(LABELS) == list(item_names())
+    assert {name: load(name).label for name in LABELS} == LABELS
+    assert list(LABELS) == [name for name in item_names() if not name.startswith("study-")]
 
 
 @pytest.mark.parametrize("name", TOTALS)
@@ -237,12 +236,12 @@ def test_every_run_has_a_configuration_and_a_recipe(name: str):
         config = expand(cell, seed=3)
         recipe = Recipe.parse(config.method.method, **config.method.hyper)
         assert recipe.name == cell.method, cell
-        assert (config.seed, config.select) == (3, "test"), cell
-        assert config.data.source.startswith(("cifar", "list:")), cell
-        assert config.optim.epochs in (90, 200, 400), cell
+        assert (config.seed, config.select) == (3, "val" if config.data.val else "test"), cell
+        assert config.data.source.startswith(("cifar", "fashion-mnist", "list:")), cell
+        assert config.optim.epochs in (60, 90, 200, 400), cell
         assert recipe.starts(config.optim.epochs, config.method.defer_at)
         parts = to_dict(config)
-        have = {**parts["data"], **parts["method"], **parts["optim"]}
+        have = {**parts, **parts["data"], **parts["method"], **parts["optim"]}
         assert all(have[key] == value.value for key, value in hyper(cell).items()), cell
         # Nothing is left to the library's defaults, which may change.
         wanted = set(hyper_names(config.method.method)) - {"deferred_tau"}
@@ -264,10 +263,10 @@ def test_a_run_that_cannot_be_made_says_what_it_needs():
 
 def test_how_many_runs_there_are():
     rows = {row["name"]: row for row in list_exhibits()}
-    assert sum(row["runs"] for row in rows.values()) == len(ALL) == 753
-    assert sum(row["trainable"] for row in rows.values()) == len(EXPANDING) == 536
+    assert sum(row["runs"] for row in rows.values()) == len(ALL) == 753 + 52
+    assert sum(row["trainable"] for row in rows.values()) == len(EXPANDING) == 536 + 52 + 144
     assert rows["table-3"]["trainable"] == 136
-    assert rows["table-7"]["needs"] == "clip, peft, huber"
+    assert rows["table-7"]["needs"] == "clip, peft"
 
 
 def test_every_value_has_a_source():
@@ -337,18 +336,28 @@ def test_protocol_b_leaves_the_weight_decay_to_be_tuned():
         assert (min(decay.grid), max(decay.grid)) == (2e-4, 1e-3)
 
 
-def test_variants_of_cvs():
-    cell = column()[-1]
-    assert variants(cell) == ("literal", "no-slopes", "published")
-    assert variants(column()[0]) == ()
-    published = expand(cell, variant="published").method
-    assert (published.slopes, published.gamma, published.tau, published.nu) == (
-        "released", 0.15, 0.9, 0.15,
-    )  # fmt: skip
-    assert published.warmup == 10
-    assert expand(cell, variant="literal").method.slopes == "paper"
-    with pytest.raises(UnknownNameError, match="'publishd' is unknown, did you mean 'published'"):
-        expand(cell, variant="publishd")
+def test_studies_are_runs_beside_the_papers():
+    found = {cell.title: expand(cell) for cell in load("study-slopes").cells}
+    assert [config.method.slopes for config in found.values()][:4] == [
+        "none", "paper", "released", "stable",
+    ]  # fmt: skip
+    published = found["published code"].method
+    assert (published.gamma, published.tau, published.warmup) == (0.15, 0.9, 10)
+    # A study shares the runs of the table: the same configuration has the same key in the store.
+    assert found["stable"] == expand(select(load("table-3"), f"{WHERE},method=cvs")[0])
+    for name in ("study-slopes-cifar100", "study-slopes-cifar10", "study-slopes-fashion"):
+        for cell in load(name).cells:
+            config = expand(cell)
+            assert (config.select, config.data.val >= 20, config.optim.epochs) == ("val", True, 60)
+
+
+def test_t0_moves_the_drops_of_the_rate():
+    panel = load("figure-2").panels[1]
+    for series in panel.series:
+        for cell in series.cells:
+            config = expand(cell)
+            assert config.optim.schedule == "released-moved"
+            assert config.method.defer_at == cell.at["defer_at"]
 
 
 def test_figures_vary_what_is_on_their_axes():

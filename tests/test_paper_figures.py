@@ -67,6 +67,56 @@ def legend_of(drawing: Any) -> list[str]:
     return [text.get_text() for legend in drawing.legends for text in legend.get_texts()]
 
 
+# Studies of our own
+
+
+def tracked(cell: Any, **changes: Any) -> Any:
+    """A run that measured slopes and its bound."""
+    record = record_of(cell)
+    epochs = [
+        {
+            **epoch,
+            "kappa_star": [0.5 + epoch["epoch"] / 40] * 100,
+            "kappa_plus": [1.0] * 100,
+            "bound": {"total": 3.0, "many": 1.0, "medium": 1.0, "few": 1.0},
+        }
+        for epoch in record.epochs
+    ]
+    return dataclasses.replace(record, epochs=epochs, **changes)
+
+
+def test_a_study_of_slopes_draws_those_runs_that_measured_any():
+    study = figure("study-slopes")
+    cells = {cell.name: cell for cell in study.cells}
+    records = {
+        "a/stable": tracked(cells["a/stable"]),
+        "a/paper-literally": tracked(cells["a/paper-literally"]),
+        "a/no-slopes": dataclasses.replace(record_of(cells["a/no-slopes"]), epochs=[{"epoch": 0}]),
+    }
+    drawn = draw(study, [], records)
+    titles = [ax.get_title() for ax in panels(drawn.figure)]
+    assert titles == [
+        r"(a) paper, literally, $\kappa^*$", r"(b) paper, literally, $\kappa^+$",
+        r"(c) stable, $\kappa^*$", r"(d) stable, $\kappa^+$",
+    ]  # fmt: skip
+    medians = panels(drawn.figure)[0].lines[1].get_ydata()
+    np.testing.assert_allclose(medians, [0.5 + e / 40 for e in range(20)])
+    assert "a/published-code" in drawn.missing
+    assert "a/no-slopes" not in drawn.missing
+
+
+def test_studies_of_the_bound():
+    for name, count in (("study-bound", 2), ("study-bound-epochs", 4)):
+        study = figure(name)
+        records = {cell.name: tracked(cell) for cell in study.cells}
+        drawn = draw(study, [], records)
+        assert drawn.missing == ()
+        assert len(panels(drawn.figure)) == count
+        assert legend_of(drawn.figure) == [cell.title for cell in study.cells]
+        with pytest.raises(DataError, match=f"no run of {name} to draw"):
+            draw(study, [])
+
+
 # From results
 
 

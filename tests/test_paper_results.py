@@ -170,7 +170,7 @@ def test_a_line_with_too_many_values(tmp_path: Path):
     path = tmp_path / "r.csv"
     append(path, [ROW])
     path.write_text(path.read_text().rstrip("\n") + ",more\n")
-    with pytest.raises(DataError, match=r"line 2: there are 30 values for 29 columns"):
+    with pytest.raises(DataError, match=r"line 2: there are 31 values for 30 columns"):
         read(path)
 
 
@@ -292,7 +292,17 @@ def test_a_default_that_was_left_open_is_written_down():
     assert settings_of(to_dict(said)) == settings_of(to_dict(left))
 
 
+def test_a_known_run_is_refused_or_left_out(tmp_path: Path):
+    path = tmp_path / "r.csv"
+    append(path, [ROW])
+    other = row(key="fedcba9876543210", seed=1)
+    with pytest.raises(DataError, match="is in line 2 already"):
+        append(path, [ROW, other])
+    assert append(path, [ROW, other], skip_known=True) == 2
+    assert [r.key for r in read(path)] == [ROW.key, other.key]
+
+
 def test_columns_are_those_that_were_promised():
     names = [f.name for f in dataclasses.fields(Result)]
     assert names[:8] == ["key", "table", "cell", "method", "hyper", "seed", "epochs", "last"]
-    assert len(names) == 29
+    assert len(names) == 30

@@ -13,6 +13,7 @@ from classwise.train.schedules import SCHEDULES, lr_at
 EPOCHS = (1, 5, 6, 160, 161, 180, 181)
 GOLDEN = {
     "released": (0.02, 0.1, 0.1, 0.1, 0.001, 0.001, 1e-5),
+    "released-moved": (0.02, 0.1, 0.1, 0.1, 0.001, 0.001, 1e-5),
     "printed": (0.1, 0.1, 0.1, 0.1, 0.01, 0.01, 0.001),
     "released-400": (0.02, 0.1, 0.1, 0.1, 0.001, 0.001, 1e-5),
     "cosine": (0.1, 0.09990144, 0.09984602, 0.01010575, 0.00963960, 0.00279303, 0.00254473),
@@ -44,6 +45,22 @@ def test_released_400_overshoots_as_the_published_code_does():
     assert table[360:] == pytest.approx([1e-5] * 40)
     assert rates("released", 400)[:7] == pytest.approx([0.02, 0.04, 0.06, 0.08, 0.1, 0.1, 0.1])
     assert rates("released-400", 399) == rates("released", 399)
+
+
+@pytest.mark.parametrize("epochs", [20, 60, 200, 400])
+def test_released_moved_is_released_until_t0_moves(epochs: int):
+    assert rates("released-moved", epochs) == rates("released", epochs)
+
+
+def test_released_moved_drops_at_t0_and_halfway_to_the_end():
+    table = [lr_at("released-moved", epoch, 200, 0.1, 60) for epoch in range(200)]
+    assert table[4:60] == pytest.approx([0.1] * 56)
+    assert table[60:130] == pytest.approx([1e-3] * 70)
+    assert table[130:] == pytest.approx([1e-5] * 70)
+    with pytest.raises(
+        cw.ArgumentError, match="defer_epoch=201 must be at least 0 and at most 200"
+    ):
+        lr_at("released-moved", 0, 200, 0.1, 201)
 
 
 @pytest.mark.parametrize(("name", "floor"), [("cosine", 1e-4), ("cosine-zero", 0.0)])

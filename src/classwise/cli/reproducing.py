@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from classwise.cli.console import Watcher, console, print_json, table
@@ -70,15 +70,28 @@ def _run(flags: PaperFlags) -> int:
         return print_plan(plan, flags.output)
     quiet = flags.output.quiet or flags.output.json
     store = Store(flags.store)
-    execute(plan, store, engine=flags.engine, observer_for=lambda node: Watcher(quiet=quiet))
+    try:
+        execute(plan, store, engine=flags.engine, observer_for=lambda node: Watcher(quiet=quiet))
+    finally:  # what is finished is a result, whatever became of the rest
+        _record(flags, item, store, zip(cells, plan.leaves, strict=True))
+    return _show(flags)
+
+
+def _record(
+    flags: PaperFlags,
+    item: Table | Figure,
+    store: Store,
+    runs: Iterable[tuple[Cell, tuple[Request, str]]],
+) -> None:
+    """Append a row for each finished run that the file has none for."""
     path = flags.results / f"{item.name}.csv"
     path.parent.mkdir(parents=True, exist_ok=True)
-    known = {row.key for row in results.read(path)} if path.exists() else set()
-    for cell, (_, key) in zip(cells, plan.leaves, strict=True):
-        if key not in known:
-            record = read_run(store.path(key))
-            results.append(path, [result_of(record, table=item.name, cell=cell.name, key=key)])
-    return _show(flags)
+    rows = [
+        result_of(read_run(store.path(key)), table=item.name, cell=cell.name, key=key)
+        for cell, (_, key) in runs
+        if store.finished(key)
+    ]
+    results.append(path, rows, skip_known=True)  # another process may have been here
 
 
 def _show(flags: PaperFlags) -> int:

@@ -7,7 +7,7 @@ those who need them.
 from __future__ import annotations
 
 from classwise.paper.expand import expand, select, unknowns
-from classwise.paper.hyper import hyper, variants
+from classwise.paper.hyper import hyper
 from classwise.paper.load import item_names, list_exhibits, load
 from classwise.paper.results import Result
 from classwise.paper.schema import Cell, Figure, Reported, Table
@@ -27,5 +27,4 @@ __all__ = [
     "select",
     "show",
     "unknowns",
-    "variants",
 ]

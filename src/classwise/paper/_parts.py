@@ -27,7 +27,7 @@ __all__ = [
     "unique",
 ]
 
-DATASETS = ("cifar10", "cifar100", "imagenet-lt", "inaturalist")
+DATASETS = ("cifar10", "cifar100", "fashion-mnist", "imagenet-lt", "inaturalist")
 IMBALANCES = ("exp", "step", "as-is")
 
 

@@ -21,8 +21,8 @@ from classwise.paper.schema import KINDS, METRICS, SOURCES, Cell, Figure, Panel,
 
 __all__ = ["figure_from"]
 
-_UNVARIED = ("epoch", "confidence")
-_QUANTITIES = ("balanced", "train_accuracy", "train_ratio", "ece", "accuracy")
+_UNVARIED = ("epoch", "confidence", "class")
+_QUANTITIES = ("balanced", "train_accuracy", "train_ratio", "ece", "accuracy", "slope", "bound")
 _GROUPS = ("all", "many", "medium", "few")
 _CHOSEN_HERE = "unknown: chosen here"
 
@@ -30,27 +30,30 @@ _Quoted = Mapping[str, Mapping[str, Reported]]
 
 
 def figure_from(file: Traversable) -> Figure:
-    """Return the figure that a TOML file describes.
+    """Return the figure or study that a TOML file describes.
 
     Raises:
         DataError: the file is missing or not in the format; says where.
     """
     top = read_toml(file)
-    number = number_of(top, file, "figure")
+    name = file.name.removesuffix(".toml")
+    paper = not name.startswith("study-")
+    if paper:
+        number_of(top, file, "figure")
     quoted = dict(_quoted(reader) for reader in top.tables("quoted", []))
     figure = Figure(
-        number=number,
-        label=top.text("label"),
+        name=name,
+        label=top.text("label") if paper else "",
         title=top.text("title"),
         kind=top.choice("kind", KINDS),
-        panels=tuple(_panel(r, f"figure-{number}", quoted) for r in top.tables("panels")),
-        reported=top.choice("reported", ("none", "text")),
+        panels=tuple(_panel(r, name, quoted) for r in top.tables("panels")),
+        reported=top.choice("reported", ("none", "text")) if paper else "none",
         note=top.text("note", ""),
     )
     top.done()
     names = [cell.name for cell in unique(top, figure.cells)]
-    for name in quoted:
-        top.known("quoted cell", name, names)
+    for cell in quoted:
+        top.known("quoted cell", cell, names)
     if bool(quoted) != (figure.reported == "text"):
         raise top.error("reported must be 'text' exactly where something is quoted.")
     return figure

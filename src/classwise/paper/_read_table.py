@@ -19,7 +19,7 @@ from classwise.paper._parts import (
     unique,
 )
 from classwise.paper._toml import Reader, read_toml
-from classwise.paper.schema import METRICS, Cell, Inconsistency, Need, Reported, Table
+from classwise.paper.schema import METRICS, SOURCES, Cell, Inconsistency, Need, Reported, Table
 
 __all__ = ["table_from"]
 
@@ -93,6 +93,9 @@ def _row(
     title, method = row.text("title"), row.text("method", None)
     cited, note, needs = row.text("cited", ""), row.text("note", ""), read_needs(row)
     data = read_data(row, required=False)
+    settings, source = row.scalars("settings", {}), row.choice("source", SOURCES, "")
+    if bool(settings) != bool(source):
+        raise row.error("source must say where settings come from, if there are any.")
     printed = list(_printed(row, [metric for column in columns for metric in column.metrics]))
     row.done()
     left = iter(printed)
@@ -110,6 +113,8 @@ def _row(
             **(data or column.data),
             protocol=trained,
             method=method,
+            settings=settings,
+            source=source,
             needs=all_needs(trained, column.needs, needs),
             reported=reported,
             groups=column.groups,

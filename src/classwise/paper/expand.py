@@ -34,7 +34,7 @@ def _uri(dataset: str) -> str:
     return f"list:{folder / _LISTS[dataset]}@{folder}"
 
 
-def expand(cell: Cell, seed: int = 0, *, variant: str = "") -> RunConfig:
+def expand(cell: Cell, seed: int = 0) -> RunConfig:
     """Return the configuration of one run of a cell.
 
     It is the cell's protocol, its hyper-parameters (``hyper.toml``) and what the cell itself sets,
@@ -43,7 +43,6 @@ def expand(cell: Cell, seed: int = 0, *, variant: str = "") -> RunConfig:
     Args:
         cell: of a table or figure.
         seed: of the run.
-        variant: another way to run it, see ``classwise.paper.hyper.variants``.
 
     Raises:
         StateError: the training loop cannot express the run; says what is needed.
@@ -66,7 +65,7 @@ def expand(cell: Cell, seed: int = 0, *, variant: str = "") -> RunConfig:
             "data.source": _uri(cell.dataset),
             "data.imbalance": cell.imbalance + ratio,
             "method.method": cell.method,
-            **{name: value.value for name, value in hyper(cell, variant).items()},
+            **{name: value.value for name, value in hyper(cell).items()},
             "seed": whole_number("seed", seed, low=0),
         },
     )

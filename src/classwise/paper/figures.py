@@ -90,8 +90,8 @@ def draw(
     if which not in ("best", "last"):
         raise ArgumentError(f"which={which!r} must be 'best' or 'last'.")
     source = _Source(_by_cell(figure, results, which), dict(records or {}))
-    if figure.kind == "reliability":
-        drawing = _reliability(figure, source)
+    if figure.kind in _FROM_RECORDS:
+        drawing = _FROM_RECORDS[figure.kind](figure, source)
     elif figure.kind == "heatmap":
         maps = [_heatmap(panel, source) for panel in figure.panels]
         drawing = _drawn(figure, heatmap_figure, [m for m in maps if np.isfinite(m.values).any()])
@@ -273,31 +273,60 @@ def reliability_of(record: RunRecord) -> tuple[dict[str, Curve], dict[str, float
     return reliability(table, groups), errors
 
 
-def _reliability(figure: Figure, source: _Source) -> Drawing:
-    series = list(itertools.chain.from_iterable(panel.series for panel in figure.panels))
-    curves, errors = {}, {}
-    for one in series:
-        record = source.record(one.cells[0])
-        if record is not None:
-            curves[one.title], errors[one.title] = reliability_of(record)
-    if not curves:
+def _records(figure: Figure, source: _Source) -> dict[str, RunRecord]:
+    """Return the runs of a figure that are there, by the title of their series."""
+    series = itertools.chain.from_iterable(panel.series for panel in figure.panels)
+    found = {one.title: source.record(one.cells[0]) for one in series}
+    there = {title: record for title, record in found.items() if record is not None}
+    if not there:
         raise DataError(f"there is no run of {figure.name} to draw.")
+    return there
+
+
+def _reliability(figure: Figure, source: _Source) -> Drawing:
+    found = {t: reliability_of(record) for t, record in _records(figure, source).items()}
+    curves = {title: curve for title, (curve, _) in found.items()}
+    errors = {title: error for title, (_, error) in found.items()}
     return reliability_figure(curves, errors, figure.panels[0].groups)
 
 
-def draw_slopes(record: RunRecord) -> Drawing:
-    """Draw the slopes that a run measured, over its epochs and by shots."""
-    classes = len(record.class_counts)
-    absent = [float("nan")] * classes
-    found = {
-        title: np.array([epoch.get(name) or absent for epoch in record.epochs], dtype=float)
-        for name, title in _KAPPA.items()
+def _slopes(figure: Figure, source: _Source) -> Drawing:
+    measured = {
+        title: record
+        for title, record in _records(figure, source).items()
+        if any(name in epoch for epoch in record.epochs for name in _KAPPA)
     }
-    if all(np.isnan(values).all() for values in found.values()):
-        raise DataError(f"{record.folder} measured no slopes.")
-    groups = shots(record.class_counts, allow_empty=True)
+    return draw_slopes(measured)
+
+
+def draw_slopes(records: RunRecord | Mapping[str, RunRecord]) -> Drawing:
+    """Draw the slopes that runs measured, over their epochs and by shots.
+
+    Args:
+        records: a run, or several on the same class counts, by name.
+    """
+    named = _named(records) if isinstance(records, Mapping) else {"": records}
+    found = {}
+    for title, record in named.items():
+        absent = [float("nan")] * len(record.class_counts)
+        for name, kappa in _KAPPA.items():
+            values = [epoch.get(name) or absent for epoch in record.epochs]
+            found[f"{title}, {kappa}" if title else kappa] = np.array(values, dtype=float)
+        if all(name not in epoch for epoch in record.epochs for name in _KAPPA):
+            raise DataError(f"{record.folder} measured no slopes.")
+    first = next(iter(named.values()))
+    groups = shots(first.class_counts, allow_empty=True)
     masks = {name: mask.numpy() for name, mask in groups.items() if bool(mask.any())}
-    return slopes_figure(found, masks, record.phase_starts)
+    return slopes_figure(found, masks, first.phase_starts)
+
+
+def _bound(figure: Figure, source: _Source) -> Drawing:
+    """Draw the bound by class at the end where the figure says so, or else over the epochs."""
+    records = _records(figure, source)
+    if figure.panels[0].x == "class":
+        return draw_bounds({t: r for t, r in records.items() if "bound.per_class" in r.tensors})
+    tracked = {t: r for t, r in records.items() if any(epoch.get("bound") for epoch in r.epochs)}
+    return draw_bounds_over_epochs(tracked)
 
 
 def draw_bounds(records: Mapping[str, RunRecord] | Sequence[RunRecord]) -> Drawing:
@@ -354,3 +383,10 @@ def _named(records: Mapping[str, RunRecord] | Sequence[RunRecord]) -> Mapping[st
         if not record.class_counts.equal(first.class_counts):
             raise DataError(f"{name} was trained on other class counts than the first run.")
     return named
+
+
+_FROM_RECORDS: dict[str, Callable[[Figure, _Source], Drawing]] = {
+    "reliability": _reliability,
+    "slopes": _slopes,
+    "bound": _bound,
+}

@@ -15,7 +15,7 @@ from classwise.paper.schema import SOURCES, Cell
 from classwise.recipes import BASES, SUFFIXES, Recipe
 from classwise.train.config import RunConfig, with_values
 
-__all__ = ["UNKNOWN", "Rule", "Value", "hyper", "hyper_names", "rules", "rules_from", "variants"]
+__all__ = ["UNKNOWN", "Rule", "Value", "hyper", "hyper_names", "rules", "rules_from"]
 
 UNKNOWN = "unknown: tune"
 
@@ -56,12 +56,10 @@ class Rule:
         where: for "method", "setting" and "protocol" the legal values; a key that is absent holds
             for all.
         values: by name.
-        variant: that must be asked for, or empty.
     """
 
     where: Mapping[str, tuple[Scalar, ...]]
     values: Mapping[str, Value]
-    variant: str = ""
 
     def holds(self, cell: Cell) -> bool:
         """Return whether the rule is for this run."""
@@ -111,7 +109,7 @@ def rules_from(file: Traversable) -> tuple[Rule, ...]:
 def _rule(reader: Reader) -> Rule:
     entry = _Entry(reader.lists("where"), reader.scalars("set"), reader.lists("grid"))
     source = reader.choice("source", SOURCES)
-    note, variant = reader.text("note", ""), reader.text("variant", "")
+    note = reader.text("note", "")
     reader.done()
     try:
         _check(entry)
@@ -123,7 +121,7 @@ def _rule(reader: Reader) -> Rule:
         name: Value(value, source, note, entry.grid.get(name, ()))
         for name, value in entry.values.items()
     }
-    return Rule(entry.where, values, variant)
+    return Rule(entry.where, values)
 
 
 def _check(entry: _Entry) -> None:
@@ -143,19 +141,13 @@ def _check(entry: _Entry) -> None:
                 Recipe.parse(method, **config.method.hyper)
 
 
-def variants(cell: Cell) -> tuple[str, ...]:
-    """Return the other ways in which a cell can be run, in the order of the rules."""
-    return tuple(dict.fromkeys(r.variant for r in rules() if r.variant and r.holds(cell)))
-
-
-def hyper(cell: Cell, variant: str = "", among: Sequence[Rule] | None = None) -> dict[str, Value]:
+def hyper(cell: Cell, among: Sequence[Rule] | None = None) -> dict[str, Value]:
     """Return the settings of a cell that depend on method, data and protocol, with their sources.
 
     What the cell itself sets (``settings``, ``at``) comes last and takes their place.
 
     Args:
         cell: of a table or figure, with a method.
-        variant: another way to run it, see ``variants``; empty is the table's.
         among: the rules; None is the paper's.
 
     Raises:
@@ -166,11 +158,9 @@ def hyper(cell: Cell, variant: str = "", among: Sequence[Rule] | None = None) ->
     >>> cvs.name, hyper(cvs)["tau"].value, hyper(cvs)["tau"].source
     ('a/cvs+adrw/cifar100-exp-100', 0.9, 'paper')
     """
-    if variant:
-        known_name(f"variant of {cell.item} {cell.name}", variant, variants(cell))
     found: dict[str, Value] = {}
     for rule in rules() if among is None else among:
-        if rule.variant in ("", variant) and rule.holds(cell):
+        if rule.holds(cell):
             found.update(rule.values)
     for settings in (cell.settings, cell.at):
         found.update({name: Value(v, cell.source, cell.note) for name, v in settings.items()})

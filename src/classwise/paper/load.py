@@ -1,8 +1,9 @@
 """The paper's tables and figures, read from the TOML files beside this module.
 
 ``tables/table-3.toml`` to ``table-7.toml`` and ``figures/figure-1.toml`` to ``figure-12.toml`` are
-numbered in the order of the paper's source. Each holds the runs, the numbers that the paper prints
-and how they are shown; ``protocols.toml``, ``needs.toml`` and ``hyper.toml`` hold what is common.
+numbered in the order of the paper's source; ``studies/study-*.toml`` are experiments of our own.
+Each holds the runs, the numbers that the paper prints and how they are shown; ``protocols.toml``,
+``needs.toml`` and ``hyper.toml`` hold what is common.
 """
 
 from __future__ import annotations
@@ -31,21 +32,25 @@ __all__ = [
 
 @functools.cache
 def item_names() -> tuple[str, ...]:
-    """Return the names of all tables and figures, in the order of the paper's source.
+    """Return the names of all tables and figures, in the order of the paper's source, and studies.
 
-    >>> item_names()[:2], item_names()[-1]
+    >>> item_names()[:2], item_names()[16]
     (('table-3', 'table-4'), 'figure-12')
     """
-    files = [f for folder in ("tables", "figures") for f in (FILES / folder).iterdir()]
-    names = [f.name.removesuffix(".toml") for f in files if f.name.endswith(".toml")]
-    return tuple(sorted(names, key=lambda n: (n.startswith("figure"), int(n.split("-")[1]))))
+    names = []
+    for folder in ("tables", "figures", "studies"):
+        found = [f.name.removesuffix(".toml") for f in (FILES / folder).iterdir()]
+        # "figure-7" before "figure-12"
+        names += sorted(found, key=lambda name: (len(name) if folder != "studies" else 0, name))
+    return tuple(names)
 
 
 def load(name: str) -> Table | Figure:
-    """Return a table or figure of the paper.
+    """Return a table or figure of the paper, or a study.
 
     Args:
-        name: ``"table-3"``, ``"figure-7"``, or its label in LaTeX, ``"tab:caifar"``.
+        name: ``"table-3"``, ``"figure-7"``, ``"study-slopes"``, or a label in LaTeX,
+            ``"tab:caifar"``.
 
     >>> table = load("table-3")
     >>> table.label, len(table.cells), str(table.cells[0].reported["balanced"])
@@ -58,12 +63,12 @@ def load(name: str) -> Table | Figure:
 
 
 def load_all() -> tuple[Table | Figure, ...]:
-    """Return all tables and figures, in the order of the paper's source."""
+    """Return all tables and figures, in the order of the paper's source, and our studies."""
     return tuple(_load(name) for name in item_names())
 
 
 def list_exhibits() -> list[dict[str, Any]]:
-    """Return one row for each table and figure: what it is, how many runs, what they need.
+    """Return one row for each table, figure and study: what it is, how many runs, what they need.
 
     >>> rows = list_exhibits()
     >>> rows[0]["name"], rows[0]["runs"], rows[2]["needs"]
@@ -89,4 +94,5 @@ def list_exhibits() -> list[dict[str, Any]]:
 def _load(name: str) -> Table | Figure:
     if name.startswith("table"):
         return table_from(FILES / "tables" / f"{name}.toml")
-    return figure_from(FILES / "figures" / f"{name}.toml")
+    folder = "studies" if name.startswith("study-") else "figures"
+    return figure_from(FILES / folder / f"{name}.toml")

@@ -52,6 +52,7 @@ class Result:
         best_many: the same at the best epoch.
         best_medium: likewise.
         best_few: likewise.
+        val: balanced accuracy on the validation split, last epoch; None without one.
         ece: expected calibration error, last epoch.
         ece_many: of the classes with many shots.
         ece_medium: likewise.
@@ -83,6 +84,7 @@ class Result:
     best_many: float | None = field(metadata=_OPTIONAL_PERCENT)
     best_medium: float | None = field(metadata=_OPTIONAL_PERCENT)
     best_few: float | None = field(metadata=_OPTIONAL_PERCENT)
+    val: float | None = field(metadata=_OPTIONAL_PERCENT)
     ece: float | None = field(metadata=_OPTIONAL_PERCENT)
     ece_many: float | None = field(metadata=_OPTIONAL_PERCENT)
     ece_medium: float | None = field(metadata=_OPTIONAL_PERCENT)
@@ -114,7 +116,7 @@ def canonical(values: Mapping[str, Any]) -> str:
         value = values[name]
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         text = f"{value:.12g}" if number else str(value)
-        if not re.fullmatch(r"\w[\w-]*", name) or not text or re.search(r"[;=\s]", text):
+        if not re.fullmatch(r"\w[\w-]*", name) or not text or re.search(r"[;\s]", text):
             raise ArgumentError(f"{name}={value!r} cannot be written as name=value.")
         parts.append(f"{name}={text}")
     return ";".join(parts)
@@ -252,9 +254,13 @@ def _value(name: str, text: str) -> Any:
 _Identity: TypeAlias = tuple[str, str, str]
 
 
+def _identity(row: Result) -> _Identity:
+    return row.table, row.cell, row.key
+
+
 def _check_new(seen: dict[_Identity, int], row: Result) -> None:
     """Note in which line a row stands, or raise if one for the same run and cell stands above."""
-    identity = (row.table, row.cell, row.key)
+    identity = _identity(row)
     if identity in seen:
         raise DataError(
             f"run {row.key} of {row.table} {row.cell} is in line {seen[identity]} already."
@@ -262,12 +268,13 @@ def _check_new(seen: dict[_Identity, int], row: Result) -> None:
     seen[identity] = len(seen) + 2
 
 
-def append(path: Path | str, rows: Iterable[Result]) -> int:
+def append(path: Path | str, rows: Iterable[Result], *, skip_known: bool = False) -> int:
     """Add rows to a file, all or none, and return how many rows it then has.
 
     Args:
         path: the file; made if it is not there, but not its folder.
-        rows: new ones; a run that the file has for this cell is refused.
+        rows: new ones.
+        skip_known: leave out a run that the file has for this cell, instead of refusing it.
     """
     path = Path(path)
     from classwise.train.checkpoint import write_atomic  # noqa: PLC0415  (only where it is written)
@@ -280,6 +287,8 @@ def append(path: Path | str, rows: Iterable[Result]) -> int:
             _check_new(seen, row)
         for row in new:
             validate(row)
+            if skip_known and _identity(row) in seen:
+                continue
             _check_new(seen, row)
             known.append(row)
         text = _written(known)

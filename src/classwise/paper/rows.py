@@ -100,6 +100,7 @@ def result_of(record: RunRecord, *, table: str, cell: str, key: str) -> Result:
                 f"best_{name}": _percent(best.get(name)) if on_test else None
                 for name in ("many", "medium", "few")
             },
+            val=_percent(result["val"].get("balanced")),
             **{n: _percent(last.get(n)) for n in ("ece", "ece_many", "ece_medium", "ece_few")},
             seconds=round(result["seconds"], 1),
             images_per_second=round(result["images_per_second"], 1),

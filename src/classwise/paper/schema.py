@@ -27,7 +27,7 @@ __all__ = [
 SOURCES = ("paper", "published script", "first-measurements", "unknown: tune")
 """Where a value of a run can come from."""
 
-KINDS = ("lines", "heatmap", "reliability")
+KINDS = ("lines", "heatmap", "reliability", "slopes", "bound")
 """How a figure is drawn."""
 
 
@@ -151,7 +151,7 @@ class Cell:
         name: unique in it, ``"a/ce+drw/cifar100-exp-100"``.
         title: as the paper calls the row or the series.
         part: name of the block of rows, or of the panel.
-        dataset: "cifar10", "cifar100", "imagenet-lt" or "inaturalist".
+        dataset: "cifar10", "cifar100", "fashion-mnist", "imagenet-lt" or "inaturalist".
         imbalance: "exp", "step" or "as-is".
         ratio: the imbalance ratio, None for "as-is".
         protocol: name of a ``PaperProtocol``; None for a cited number.
@@ -269,11 +269,11 @@ class Panel:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of the paper.
+    """A figure of the paper, or a study of our own that is described in the same way.
 
     Args:
-        number: in the order of the paper's source.
-        label: in LaTeX.
+        name: ``"figure-7"``, or ``"study-slopes"``.
+        label: in LaTeX; empty for a study.
         title: what is in it.
         kind: one of ``KINDS``.
         panels: what is drawn.
@@ -282,18 +282,13 @@ class Figure:
         note: anything else.
     """
 
-    number: int
+    name: str
     label: str
     title: str
     kind: str
     panels: tuple[Panel, ...]
     reported: str
     note: str
-
-    @property
-    def name(self) -> str:
-        """``"figure-7"``."""
-        return f"figure-{self.number}"
 
     @property
     def cells(self) -> tuple[Cell, ...]:

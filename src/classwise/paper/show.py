@@ -26,6 +26,7 @@ HEADINGS = (
     "Paper",
     "Ours, best epoch",
     "Ours, last epoch",
+    "Validation, last epoch",
     "Difference",
     "Seeds",
     "Epochs",
@@ -72,6 +73,7 @@ class Line:
         paper: what the paper prints, None if nothing.
         best: ours at the best epoch on the split that the rows name, None without results.
         last: ours at the last epoch.
+        val: ours on the validation split, at the last epoch.
         selected_on: the split that the best epoch was chosen on.
         seeds: of our runs.
         epochs: that they were trained.
@@ -85,6 +87,7 @@ class Line:
     paper: Reported | None
     best: Summary | None = None
     last: Summary | None = None
+    val: Summary | None = None
     selected_on: str = ""
     seeds: tuple[int, ...] = ()
     epochs: int | None = None
@@ -162,6 +165,7 @@ def _lines(cell: Cell, rows: Sequence[Result]) -> Iterator[Line]:
                 cell.reported.get(metric),
                 best=Summary.of(getattr(row, best) for row in alike) if best else None,
                 last=Summary.of(getattr(row, last) for row in alike) if last else None,
+                val=Summary.of(row.val for row in alike) if metric == "balanced" else None,
                 **common,
             )
 
@@ -188,6 +192,7 @@ def as_dict(line: Line) -> dict[str, Any]:
         "paper": plain(line.paper),
         "best": plain(line.best),
         "last": plain(line.last),
+        "val": plain(line.val),
         "difference": line.difference,
         "selected_on": line.selected_on,
         "seeds": list(line.seeds),
@@ -215,6 +220,7 @@ def _texts(line: Line) -> list[str]:
         _paper_text(line),
         _text(line.best or (needs and not line.last and "needs " + ", ".join(needs))),
         _text(line.last),
+        _text(line.val),
         _NOTHING if line.difference is None else f"{line.difference:+.1f}",
         _text(line.seeds and len(line.seeds)),
         _text(line.epochs),
@@ -315,7 +321,7 @@ def as_rich(lines: Sequence[Line], title: str = "") -> RichTable:
     caption = Text("\n".join(layout.notes), justify="left")
     table = RichTable(title=title or None, caption=caption if layout.notes else None)
     for heading in layout.headings:
-        right = heading.startswith(("Paper", "Ours", "Difference", "Seeds", "Epochs"))
+        right = heading.startswith(("Paper", "Ours", "Validation", "Difference", "Seeds", "Epochs"))
         table.add_column(heading, justify="right" if right else "left", overflow="fold")
     for row in layout.rows:
         table.add_row(*map(Text, row))  # as Text: nothing in it is markup

@@ -143,7 +143,7 @@ class Trainer:
         assert optim.epochs is not None
         assert optim.lr is not None
         for group in self.optimizer.param_groups:
-            group["lr"] = lr_at(optim.schedule, epoch, optim.epochs, optim.lr)
+            group["lr"] = lr_at(optim.schedule, epoch, optim.epochs, optim.lr, self.deferred_from)
             group["weight_decay"] = decay
         self.rho = self.sam.rho = rho
 

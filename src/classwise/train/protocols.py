@@ -67,6 +67,12 @@ PROTOCOLS: dict[str, Protocol] = {
             {"select": "test"},
         ),
         Protocol(
+            "small",
+            "the defaults for the data, the best epoch on the test split beside the last",
+            "as classwise train without a protocol",
+            {"optim.epochs": 60, "method.defer_at": 0.8, "select": "test"},
+        ),
+        Protocol(
             "a",
             "CIFAR-LT, ResNet-32, 200 epochs, as every published number was trained",
             "paper Sec. 6.1; schedule of the published code",
@@ -85,6 +91,17 @@ PROTOCOLS: dict[str, Protocol] = {
                 **_CIFAR,
                 "optim.epochs": 200,
                 "optim.schedule": "printed",
+                "data.augment": "crop-flip",
+            },
+        ),
+        Protocol(
+            "a-60",
+            "protocol a in 60 epochs: T0 at 48, the rate divided by 100 at 48 and at 54",
+            "to choose by: the same shape in less than a third of the time",
+            {
+                **_CIFAR,
+                "optim.epochs": 60,
+                "optim.schedule": "released",
                 "data.augment": "crop-flip",
             },
         ),

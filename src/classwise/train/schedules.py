@@ -19,7 +19,7 @@ from classwise._checks import known_name, number, whole_number
 
 __all__ = ["SCHEDULES", "ScheduleSpec", "lr_at"]
 
-Schedule: TypeAlias = Callable[[int, int, float], float]
+Schedule: TypeAlias = Callable[..., float]
 
 _WARMUP = 5
 _CODE_EPOCHS = 200  # what the published code counts training in
@@ -34,39 +34,50 @@ class ScheduleSpec:
         title: what it does.
         source: where it was published.
         function: (0-based epoch, epochs, base rate) -> learning rate.
+        moves: whether it drops at T0, which ``function`` then takes as well.
     """
 
     name: str
     title: str
     source: str
     function: Schedule
+    moves: bool = False
 
 
 def _warmup_epochs(epochs: int) -> int:
     return min(_WARMUP, epochs // 10 + 1)
 
 
-def _dropped(epoch: int, epochs: int, base_lr: float, factor: float) -> float:
-    first = max(1, epochs * 8 // 10)
-    second = -(-epochs * 9 // 10)
-    return base_lr * factor ** ((epoch >= first) + (epoch >= second))
+def _drops(epoch: int, epochs: int) -> int:
+    """Return how many drops an epoch has behind it: at 80 % and at 90 % of training."""
+    return (epoch >= max(1, epochs * 8 // 10)) + (epoch >= -(-epochs * 9 // 10))
 
 
-def _released(epoch: int, epochs: int, base_lr: float, climb: int = 1) -> float:
-    """Warm up for ``climb`` times W epochs at the same pace, then drop by 100 and again by 100."""
+def _warm(epoch: int, epochs: int, base_lr: float, drops: int, climb: int = 1) -> float:
+    """Warm up for ``climb`` times W epochs at the same pace, then divide by 100 at each drop."""
     warmup = _warmup_epochs(epochs)
     if epoch < warmup * climb:
         return base_lr * (epoch + 1) / warmup
-    return _dropped(epoch, epochs, base_lr, 0.01)
+    return base_lr * 0.01**drops
+
+
+def _released(epoch: int, epochs: int, base_lr: float) -> float:
+    return _warm(epoch, epochs, base_lr, _drops(epoch, epochs))
+
+
+def _released_moved(epoch: int, epochs: int, base_lr: float, defer_epoch: int) -> float:
+    halfway = max(1, -(-(defer_epoch + epochs) // 2))
+    return _warm(epoch, epochs, base_lr, (epoch >= max(1, defer_epoch)) + (epoch >= halfway))
 
 
 def _released_400(epoch: int, epochs: int, base_lr: float) -> float:
     # The published code stretches the warm-up by this factor but not what it divides by.
-    return _released(epoch, epochs, base_lr, climb=max(1, epochs // _CODE_EPOCHS))
+    climb = max(1, epochs // _CODE_EPOCHS)
+    return _warm(epoch, epochs, base_lr, _drops(epoch, epochs), climb)
 
 
 def _printed(epoch: int, epochs: int, base_lr: float) -> float:
-    return _dropped(epoch, epochs, base_lr, 0.1)
+    return base_lr * 0.1 ** _drops(epoch, epochs)
 
 
 def _cosine(epoch: int, epochs: int, base_lr: float, floor: float = 1e-3) -> float:
@@ -98,6 +109,13 @@ SCHEDULES: dict[str, ScheduleSpec] = {
             _printed,
         ),
         ScheduleSpec(
+            "released-moved",
+            "as released, divided by 100 at T0 and again halfway from there to the end",
+            "the paper's study of T0, whose rate drops at the moved T0; the second drop is ours",
+            _released_moved,
+            moves=True,
+        ),
+        ScheduleSpec(
             "released-400",
             "as released, but from 400 epochs on the warm-up overshoots: 10 epochs up to twice the "
             "base rate at 400",
@@ -121,7 +139,9 @@ SCHEDULES: dict[str, ScheduleSpec] = {
 }
 
 
-def lr_at(name: str, epoch: int, epochs: int, base_lr: float) -> float:
+def lr_at(
+    name: str, epoch: int, epochs: int, base_lr: float, defer_epoch: int | None = None
+) -> float:
     """Return the learning rate of one epoch.
 
     Args:
@@ -129,6 +149,7 @@ def lr_at(name: str, epoch: int, epochs: int, base_lr: float) -> float:
         epoch: 0-based, less than ``epochs``.
         epochs: of the whole training.
         base_lr: learning rate that the schedule starts from.
+        defer_epoch: T0, for schedules that drop there; None is 80 % of training.
 
     >>> [round(lr_at("released", e - 1, 200, 0.1), 6) for e in (1, 5, 160, 161, 181)]
     [0.02, 0.1, 0.1, 0.001, 1e-05]
@@ -136,4 +157,10 @@ def lr_at(name: str, epoch: int, epochs: int, base_lr: float) -> float:
     spec = SCHEDULES[known_name("schedule", name, SCHEDULES)]
     epochs = whole_number("epochs", epochs, low=1)
     epoch = whole_number("epoch", epoch, low=0, high=epochs - 1)
-    return spec.function(epoch, epochs, number("base_lr", base_lr, low=0))
+    base_lr = number("base_lr", base_lr, low=0)
+    if not spec.moves:
+        return spec.function(epoch, epochs, base_lr)
+    defer_epoch = epochs * 8 // 10 if defer_epoch is None else defer_epoch
+    return spec.function(
+        epoch, epochs, base_lr, whole_number("defer_epoch", defer_epoch, low=0, high=epochs)
+    )

@@ -305,6 +305,7 @@ class Session:
             "split": name,
             "epoch": self.ready.epochs - 1,
             "last": self.last[name].numbers if name else {},
+            "val": rows[-1].get("val", {}),
             "seconds": sum(row["seconds"] for row in rows),
             "images_per_second": sum(row["images_per_second"] for row in rows) / max(1, len(rows)),
             "epochs": len(rows),
