@@ -91,7 +91,8 @@ def _record(
         for cell, (_, key) in runs
         if store.finished(key)
     ]
-    results.append(path, rows, skip_known=True)  # another process may have been here
+    if rows:
+        results.append(path, rows, skip_known=True)  # another process may have been here
 
 
 def _show(flags: PaperFlags) -> int:
