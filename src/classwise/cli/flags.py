@@ -7,7 +7,7 @@ import dataclasses
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import tyro
 
@@ -29,11 +29,8 @@ __all__ = [
     "Settings",
     "defaults",
     "given",
-    "parse",
     "run_config",
 ]
-
-T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,17 +76,6 @@ class Output:
 
     quiet: Switch = False
     json: Switch = False
-
-
-def parse(kind: type[T], words: Sequence[str], *, prog: str, default: Any = None) -> T:
-    """Return the flags of a command; wrong ones end the program with code 2."""
-    return tyro.cli(
-        kind,
-        prog=f"classwise {prog}",
-        args=list(words),
-        default=default,
-        config=(tyro.conf.OmitArgPrefixes,),
-    )
 
 
 def defaults(words: Sequence[str]) -> RunFlags:

@@ -12,7 +12,8 @@ import tyro
 
 from classwise._checks import known_name
 from classwise.cli.console import console, percent, print_json, table
-from classwise.cli.flags import Output, parse
+from classwise.cli.flags import Output
+from classwise.cli.parsing import parse
 from classwise.errors import ArgumentError
 
 __all__ = ["evaluate", "inspect", "list_names", "report"]
@@ -28,7 +29,7 @@ class ReportFlags:
         output: what is printed.
     """
 
-    runs: tyro.conf.Positional[tuple[Path, ...]]
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...")]
     out: Path | None = None
     output: Output = field(default_factory=Output)
 
@@ -62,8 +63,8 @@ class EvaluateFlags:
         output: what is printed.
     """
 
-    run: tyro.conf.Positional[Path]
-    data: Annotated[str | None, tyro.conf.Positional] = None
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    data: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[DATA]")] = None
     split: str = "test"
     device: str = "auto"
     tte: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
@@ -96,7 +97,7 @@ class InspectFlags:
         output: what is printed.
     """
 
-    data: tyro.conf.Positional[str]
+    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
     output: Output = field(default_factory=Output)
 
 
@@ -122,7 +123,7 @@ class ListFlags:
         output: what is printed.
     """
 
-    what: tyro.conf.Positional[str]
+    what: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="WHAT")]
     output: Output = field(default_factory=Output)
 
 

@@ -18,9 +18,9 @@ from classwise.cli.flags import (
     Settings,
     Switch,
     defaults,
-    parse,
     run_config,
 )
+from classwise.cli.parsing import parse
 from classwise.cli.training import print_plan
 from classwise.errors import ArgumentError
 from classwise.lab import Store

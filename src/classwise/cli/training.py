@@ -16,9 +16,9 @@ from classwise.cli.flags import (
     Settings,
     Switch,
     defaults,
-    parse,
     run_config,
 )
+from classwise.cli.parsing import parse
 from classwise.errors import ArgumentError
 from classwise.lab import Plan, Request, Store, execute, make_plan
 from classwise.report import write_report
