@@ -12,6 +12,7 @@ from waits import recorded
 
 import classwise as cw
 from classwise._hyper import CRITERION_KEYWORDS
+from classwise.estimation import extreme
 from classwise.recipes import BASES
 from classwise.stats.bins import GROUPINGS
 
@@ -243,6 +244,68 @@ def test_logits_that_are_not_finite_are_reported_and_do_not_poison_the_slopes():
     with pytest.warns(cw.ClasswiseWarning, match="3 sample"):
         criterion.start_epoch(1)
     assert torch.isfinite(criterion.kappa_plus).all()
+
+
+def anchored(top: float, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """A batch whose largest logits are ``top``: kappa* is about accuracy / top."""
+    logits, target = batch(seed, 400)
+    logits = logits.detach()
+    return (logits - logits.amax(1, keepdim=True) + top).requires_grad_(), target
+
+
+def test_slopes_that_make_logits_explode_are_named_once_with_a_remedy():
+    criterion = started("cvs", slopes="paper", warmup=2)
+    criterion(*anchored(1e3))
+    criterion.start_epoch(1)
+    assert criterion.slope_warning == ""  # measured, but not in use
+    criterion(*anchored(1e3))
+    with pytest.warns(cw.ClasswiseWarning) as caught:
+        criterion.start_epoch(2)
+    (message,) = [str(warning.message) for warning in caught]
+    worst = int(criterion.kappa_star.argmin())
+    factor = 1 / float(criterion.kappa_star[worst])
+    assert factor > 100
+    assert f"epoch 2: kappa* of class {worst} is" in message
+    assert f"multiplied by {factor:.3g}" in message
+    assert "5 of 5 classes" in message
+    assert "slopes='stable'" in message
+    criterion(*anchored(1e3))
+    criterion.start_epoch(3)  # a second warning would be an error here
+    assert criterion.slope_warning
+    criterion.start_epoch(8, jump=True)
+    assert criterion.slope_warning == ""  # the second phase does not divide by slopes
+
+
+def test_slopes_that_make_logits_vanish_are_named_too():
+    criterion = started("mla", slopes="paper", warmup=0)
+    criterion(*anchored(1e-3))
+    with pytest.warns(cw.ClasswiseWarning, match=r"multiplied by 0\.00"):
+        criterion.start_epoch(1)
+
+
+def test_a_hundredfold_logit_is_where_slopes_are_extreme():
+    assert extreme(torch.tensor([1.0, 0.0101, 99.0])) == ""
+    assert "class 1 is 0.0099" in extreme(torch.tensor([1.0, 0.0099, 99.0]))
+    assert "class 0 is 101" in extreme(torch.tensor([101.0, 0.0101, 99.0]))
+
+
+@pytest.mark.parametrize("slopes", ["stable", "released", None])
+def test_bounded_slopes_never_explode(slopes):
+    criterion = started("cvs", slopes=slopes, warmup=0)
+    for epoch in range(1, 10):
+        criterion(*anchored(1e3, epoch))
+        criterion.start_epoch(epoch)
+        assert criterion.slope_warning == ""
+
+
+def test_lost_samples_are_explained_by_the_slopes_in_use():
+    criterion = started("cvs", slopes="paper", warmup=0)
+    criterion(*anchored(1e3))
+    with pytest.warns(cw.ClasswiseWarning, match="multiplied by"):
+        criterion.start_epoch(1)
+    criterion(torch.full((3, 5), torch.nan, requires_grad=True), torch.zeros(3).long())
+    with pytest.warns(cw.ClasswiseWarning, match=r"3 sample.*kappa\* of class \d is"):
+        criterion.start_epoch(2)
 
 
 def test_autocast_changes_nothing():

@@ -4,7 +4,6 @@ import ast
 import inspect
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -54,8 +53,9 @@ def test_importing_does_not_load_the_compiler_of_torch():
 
 
 def test_importing_adds_little_to_importing_torch():
-    code = "import torch, time; t = time.perf_counter()\n" + EVERYTHING
-    code += "print(time.perf_counter() - t)"
+    # Processor time: other processes on the machine say nothing about the package.
+    code = "import torch, time; t = time.process_time()\n" + EVERYTHING
+    code += "print(time.process_time() - t)"
 
     def seconds() -> float:
         done = subprocess.run(
@@ -63,13 +63,7 @@ def test_importing_adds_little_to_importing_torch():
         )
         return float(done.stdout)
 
-    best = seconds()
-    for _ in range(4):
-        if best <= 0.2:
-            break
-        time.sleep(1)  # the machine may be busy; the claim is about the package
-        best = min(best, seconds())
-    assert best <= 0.2
+    assert any(seconds() <= 0.2 for _ in range(3))
 
 
 def test_importing_alone_loads_nothing():

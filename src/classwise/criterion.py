@@ -16,7 +16,7 @@ from classwise._checks import (
     tensor_of_target,
     whole_number,
 )
-from classwise._distributed import Group, mean_over_ranks
+from classwise._distributed import Group, mean_over_ranks, rank
 from classwise._streaming import NOT_STARTED, Resumes
 from classwise.errors import (
     ArgumentError,
@@ -24,7 +24,7 @@ from classwise.errors import (
     RecipeError,
     StateError,
 )
-from classwise.estimation import SlopeSetting, estimate, slope_config
+from classwise.estimation import SlopeSetting, estimate, extreme, slope_config
 from classwise.losses._reduce import check_reduction, mass, mean_divisor, reduce
 from classwise.losses._scores import Scores, Target
 from classwise.phases import Phase, epoch_of
@@ -51,7 +51,8 @@ class Criterion(Resumes):
             fraction of training.
         warmup: epochs before slopes are used, likewise.
         slopes: ``"stable"``, ``"paper"``, ``"released"`` or a ``classwise.SlopeConfig``. None
-            uses slopes of 1 and streams nothing.
+            uses slopes of 1 and streams nothing. ``"paper"`` has no bound; where kappa* leaves
+            [1/100, 100], ``start_epoch`` warns once and ``slope_warning`` says what to do.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
         normalize: what a mean divides by: the summed ``"weights"`` of the targets or the
             ``"batch"`` size; None is what the method's publication does.
@@ -136,6 +137,7 @@ class Criterion(Resumes):
         self._started = False
         self._logit_scale = recipe.phases[0].logit_scale(self.terms)
         self._needs_features = recipe.needs_features
+        self._warned = False
         self._check_phases(counts)
         prior = log_prior(counts, allow_empty=allow_empty)
         self.register_buffer("_log_prior", prior, persistent=False)
@@ -178,6 +180,16 @@ class Criterion(Resumes):
         """
         return self._logit_scale
 
+    @property
+    def slope_warning(self) -> str:
+        """What is wrong with the slopes in use, should they make logits explode; else empty.
+
+        Only ``mla`` and ``cvs`` divide by slopes, and only estimators without a bound
+        (``"paper"``) get there. Add it to the message when a loss is not finite.
+        """
+        in_use = self._phase.slope == "star" and self._epoch >= self.warmup_epochs
+        return extreme(self.kappa_star) if in_use else ""
+
     # Epochs
 
     def start_epoch(self, epoch: int, *, jump: bool = False) -> None:
@@ -199,6 +211,9 @@ class Criterion(Resumes):
             self._epoch = epoch
         self._loaded = False
         self._make_terms()
+        if self.slope_warning and not self._warned and rank(self.process_group) == 0:
+            self._warned = True  # once, and not in every epoch that follows
+            warnings.warn(ClasswiseWarning(f"epoch {epoch}: {self.slope_warning}"), stacklevel=2)
 
     def _check_order(self, epoch: int, jump: bool) -> None:
         if epoch == self._epoch + 1 or jump or self._loaded:
@@ -217,7 +232,7 @@ class Criterion(Resumes):
             warnings.warn(
                 ClasswiseWarning(
                     f"epoch {self._epoch}: {int(state.skipped)} sample(s) had logits that are not "
-                    "finite and were left out of the statistics."
+                    f"finite and were left out of the statistics. {self.slope_warning}".rstrip()
                 ),
                 stacklevel=3,
             )

@@ -7,6 +7,7 @@ a field of ``SlopeConfig``, and a preset is a set of choices.
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -19,9 +20,12 @@ from classwise.errors import ArgumentError
 from classwise.stats.bins import GROUPINGS, BinTable
 from classwise.stats.shots import Shots
 
-__all__ = ["PRESETS", "SlopeConfig", "SlopeSetting", "estimate", "slope_config"]
+__all__ = ["PRESETS", "SlopeConfig", "SlopeSetting", "estimate", "extreme", "slope_config"]
 
 _EPS = 1e-6  # of the published reciprocal, 1 / (slope + 1e-6)
+# The published clamp reaches a factor 20; what a hundredfold logit does to training is another
+# thing altogether.
+_EXTREME = 100.0
 
 
 @dataclass(frozen=True)
@@ -169,3 +173,27 @@ def estimate(table: BinTable, config: SlopeConfig, shots: Shots, *, star: bool) 
     if config.bound is not None:
         kappa = kappa.clamp(*config.bound)
     return torch.where(unknown, 1.0, kappa)
+
+
+def extreme(kappa_star: Tensor) -> str:
+    """Say which classes have a kappa* that makes logits explode or vanish; "" where none has.
+
+    beta is divided by kappa*, so a kappa* of 1/100 multiplies the logits of its class by 100.
+
+    >>> extreme(torch.tensor([1.0, 0.3, 0.002]))[:66]
+    'kappa* of class 2 is 0.002, so its logits are multiplied by 500; 1'
+    >>> extreme(torch.tensor([1.0, 0.3]))
+    ''
+    """
+    off = kappa_star.log().abs()
+    worst = int(off.argmax())
+    if float(off[worst]) <= math.log(_EXTREME):
+        return ""
+    beyond = int((off > math.log(_EXTREME)).sum())
+    kappa = float(kappa_star[worst])
+    return (
+        f"kappa* of class {worst} is {kappa:.3g}, so its logits are multiplied by {1 / kappa:.3g}; "
+        f"{beyond} of {len(kappa_star)} classes are off by more than {_EXTREME:g}. Training may "
+        "diverge or stand still: slopes='stable' keeps kappa* near 1, a SlopeConfig with "
+        "bound=(low, high) and center=True in a range of yours."
+    )
