@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import os
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from classwise import data, models
 from classwise._checks import known_name
 from classwise.criterion import Criterion
+from classwise.data.dataset import DataSet
 from classwise.data.prepare import Prepared
 from classwise.errors import ArgumentError
 from classwise.estimation import PRESETS, SlopeConfig
@@ -49,10 +51,14 @@ class Setup:
 
 
 _LOADED: dict[tuple[Any, ...], Prepared] = {}
+_READ: dict[tuple[Any, ...], DataSet] = {}
 
 
 def prepared(config: RunConfig) -> Prepared:
-    """Return the data of a configuration; the last one is kept, for runs that share it."""
+    """Return the data of a configuration.
+
+    The last selection and the last data set are kept, for runs that share them.
+    """
     part = config.data
     key = (
         part.source,
@@ -62,8 +68,13 @@ def prepared(config: RunConfig) -> Prepared:
         os.environ.get("CLASSWISE_DATA"),
     )
     if key not in _LOADED:
+        place = (part.source, os.environ.get("CLASSWISE_DATA"))
+        if place not in _READ:
+            _READ.clear()
+            _LOADED.clear()
+            _READ[place] = data.load(part.source)
         made = data.prepare(
-            data.load(part.source),
+            _READ[place],
             imbalance=part.imbalance,
             val_fraction=part.val if part.val < 1 else 0.0,
             val_per_class=int(part.val) if part.val >= 1 else 0,
@@ -91,10 +102,11 @@ def label(config: RunConfig) -> str:
 def slope_setting(text: str) -> SlopeConfig | None:
     """Return the estimator that a setting means: a preset, and parts that differ from it.
 
-    >>> slope_setting("stable,group_by=score,shrink=0").group_by
-    'score'
+    >>> changed = slope_setting("stable,group_by=score,bound=(0.5,2)")
+    >>> changed.group_by, changed.bound
+    ('score', (0.5, 2.0))
     """
-    name, *parts = text.split(",")
+    name, *parts = re.split(r",(?![^()]*\))", text)  # not inside "bound=(0.5,2)"
     if name == "none" and not parts:
         return None
     base = PRESETS[known_name("slopes", name, (*PRESETS, "none"))]
