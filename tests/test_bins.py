@@ -20,13 +20,13 @@ from torch import Tensor
 from waits import Recorder, recorded
 
 import classwise as cw
+from classwise.losses._scores import largest
 from classwise.stats.accuracy import empty_accuracy, update_accuracy
 from classwise.stats.bins import (
     GROUPINGS,
     _bin_of,
     bin_table,
     empty_bins,
-    largest,
     update_bins,
 )
 from classwise.stats.floors import empty_floors, update_floors

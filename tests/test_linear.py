@@ -11,7 +11,6 @@ from torch import Tensor, nn
 import classwise as cw
 from classwise import terms
 from classwise.errors import ArgumentError
-from classwise.losses import linear
 
 COUNTS = [500, 60, 19, 5]
 CLASSES, DIMENSIONS, SAMPLES = len(COUNTS), 5, 9
@@ -24,23 +23,10 @@ TERMS: dict[str, cw.Terms] = {
     "ldam": terms.ldam(COUNTS, scale=4.0).replace(alpha=terms.power_weights(COUNTS, nu=0.5)),
 }
 every_term = pytest.mark.parametrize("made", TERMS.values(), ids=TERMS)
-# Without and with a margin, which decides who makes the chunks.
+# Without and with a margin.
 two_terms = pytest.mark.parametrize("made", [TERMS["vs"], TERMS["ldam"]], ids=["vs", "ldam"])
 every_kind = pytest.mark.parametrize("kind", ["ignored", "soft"])
 both_biases = pytest.mark.parametrize("with_bias", [True, False], ids=["bias", "no-bias"])
-
-needs_torch = pytest.mark.skipif(
-    not hasattr(F, "linear_cross_entropy"), reason="this torch has no linear_cross_entropy"
-)
-
-
-@pytest.fixture(params=[pytest.param("torch", marks=needs_torch), "own"])
-def chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Who makes the chunks: torch's linear_cross_entropy, or this library as for an older torch."""
-    if request.param == "own":
-        monkeypatch.setattr(linear, "_TORCH_HAS_LINEAR_CROSS_ENTROPY", False)
-        monkeypatch.delattr(F, "linear_cross_entropy", raising=False)
-    return request.param
 
 
 class Head:
@@ -110,7 +96,6 @@ def assert_close(actual: Tensor, expected: Tensor, rtol: float = 1e-5) -> None:
 @every_kind
 @both_biases
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
-@pytest.mark.usefixtures("chunks")
 def test_equals_the_dense_loss(
     made: cw.Terms, kind: str, with_bias: bool, smoothing: float
 ) -> None:
@@ -123,7 +108,6 @@ def test_equals_the_dense_loss(
     ("reduction", "normalize"),
     [("mean", "weights"), ("mean", "batch"), ("sum", "weights"), ("none", "batch")],
 )
-@pytest.mark.usefixtures("chunks")
 def test_reductions_equal_those_of_the_dense_loss(
     made: cw.Terms, kind: str, reduction: str, normalize: str
 ) -> None:
@@ -134,7 +118,6 @@ def test_reductions_equal_those_of_the_dense_loss(
 @two_terms
 @pytest.mark.parametrize("chunk", [1, 2, SAMPLES, 1000, None])
 @pytest.mark.parametrize("reduction", ["mean", "none"])
-@pytest.mark.usefixtures("chunks")
 def test_chunk_size_does_not_matter(
     made: cw.Terms, kind: str, chunk: int | None, reduction: str
 ) -> None:
@@ -143,13 +126,11 @@ def test_chunk_size_does_not_matter(
 
 @every_kind
 @two_terms
-@pytest.mark.usefixtures("chunks")
 def test_more_samples_than_one_chunk_by_default(made: cw.Terms, kind: str) -> None:
     Head(kind, samples=200).assert_equal_to_dense(made)
 
 
 @every_term
-@pytest.mark.usefixtures("chunks")
 def test_equals_the_oracle(made: cw.Terms) -> None:
     head = Head("soft", dtype=torch.float64)
     fields = {name: getattr(made, name).tolist() for name in ("alpha", "beta", "delta", "margin")}
@@ -159,13 +140,11 @@ def test_equals_the_oracle(made: cw.Terms) -> None:
 
 @every_kind
 @two_terms
-@pytest.mark.usefixtures("chunks")
 def test_gradcheck(made: cw.Terms, kind: str) -> None:
     head = Head(kind, dtype=torch.float64)
     assert head.bias is not None
 
     def loss(features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        # Not summed: it would need several backward passes through torch's chunks.
         return cw.linear_vs_loss(
             features, weight, bias, head.target, made, reduction="none", chunk=2
         )
@@ -176,7 +155,6 @@ def test_gradcheck(made: cw.Terms, kind: str) -> None:
 @every_kind
 @every_term
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.usefixtures("chunks")
 def test_half_precision_is_computed_in_float32(
     made: cw.Terms, kind: str, dtype: torch.dtype
 ) -> None:
@@ -188,7 +166,6 @@ def test_half_precision_is_computed_in_float32(
 
 
 @every_term
-@pytest.mark.usefixtures("chunks")
 def test_half_features_beside_a_full_head(made: cw.Terms) -> None:
     head = Head()
     head.features = head.features.detach().bfloat16().requires_grad_()
@@ -203,7 +180,6 @@ def test_half_features_beside_a_full_head(made: cw.Terms) -> None:
 
 @every_kind
 @every_term
-@pytest.mark.usefixtures("chunks")
 def test_float64_stays_float64(made: cw.Terms, kind: str) -> None:
     head = Head(kind, dtype=torch.float64)
     assert head.loss(made).dtype == torch.float64
@@ -212,7 +188,6 @@ def test_float64_stays_float64(made: cw.Terms, kind: str) -> None:
 
 @every_kind
 @every_term
-@pytest.mark.usefixtures("chunks")
 def test_autocast_changes_nothing(made: cw.Terms, kind: str) -> None:
     head = Head(kind)
     plain = head.loss(made)
@@ -226,7 +201,6 @@ def test_autocast_changes_nothing(made: cw.Terms, kind: str) -> None:
 
 @every_term
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.usefixtures("chunks")
 def test_a_batch_of_ignored_samples_gives_zero_with_a_gradient_path(
     made: cw.Terms, reduction: str
 ) -> None:
@@ -237,7 +211,6 @@ def test_a_batch_of_ignored_samples_gives_zero_with_a_gradient_path(
 
 
 @every_term
-@pytest.mark.usefixtures("chunks")
 def test_an_empty_batch_gives_zero(made: cw.Terms) -> None:
     loss = Head(samples=0).loss(made)
     assert loss.item() == 0
@@ -246,7 +219,6 @@ def test_an_empty_batch_gives_zero(made: cw.Terms) -> None:
 
 @every_term
 @pytest.mark.parametrize("ignore_index", [-1, 255, 2])
-@pytest.mark.usefixtures("chunks")
 def test_ignored_samples_get_no_gradient(made: cw.Terms, ignore_index: int) -> None:
     head = Head("index")
     ignored = head.target == 2
@@ -259,7 +231,6 @@ def test_ignored_samples_get_no_gradient(made: cw.Terms, ignore_index: int) -> N
 
 @every_kind
 @two_terms
-@pytest.mark.usefixtures("chunks")
 def test_accumulated_micro_batches_equal_the_big_batch(made: cw.Terms, kind: str) -> None:
     head = Head(kind)
     mass = (head.dense(made, reduction="sum") / head.dense(made)).detach()
@@ -274,7 +245,6 @@ def test_accumulated_micro_batches_equal_the_big_batch(made: cw.Terms, kind: str
 
 
 @every_term
-@pytest.mark.usefixtures("chunks")
 def test_memory_layout_does_not_matter(made: cw.Terms) -> None:
     head = Head()
     expected = head.loss(made)
@@ -287,11 +257,9 @@ def test_memory_layout_does_not_matter(made: cw.Terms) -> None:
 
 
 @two_terms
-def test_backward_through_our_own_chunks_can_be_repeated(
-    made: cw.Terms, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(linear, "_TORCH_HAS_LINEAR_CROSS_ENTROPY", False)
-    head = Head()
+@every_kind
+def test_backward_can_be_repeated(made: cw.Terms, kind: str) -> None:
+    head = Head(kind)
     loss = head.loss(made)
     first = torch.autograd.grad(loss, head.features, retain_graph=True)
     second = torch.autograd.grad(loss, head.features)
@@ -299,7 +267,6 @@ def test_backward_through_our_own_chunks_can_be_repeated(
 
 
 @two_terms
-@pytest.mark.usefixtures("chunks")
 def test_a_soft_target_keeps_its_gradient_path(made: cw.Terms) -> None:
     head = Head("soft")
     head.target.requires_grad_()
@@ -309,7 +276,6 @@ def test_a_soft_target_keeps_its_gradient_path(made: cw.Terms) -> None:
 
 
 @every_term
-@pytest.mark.usefixtures("chunks")
 def test_only_what_wants_a_gradient_gets_one(made: cw.Terms) -> None:
     head = Head()
     of_features, of_weight, of_bias = head.gradients(head.loss(made))

@@ -8,7 +8,10 @@ from torch import Tensor
 
 from classwise.terms import Terms
 
-__all__ = ["Scores", "Target", "across_classes", "upcast"]
+__all__ = ["Scores", "Target", "across_classes", "largest", "upcast"]
+
+_MANY, _BLOCK = 2048, 256
+"""Classes from which ``largest`` goes by blocks, and how many are in one."""
 
 
 def upcast(values: Tensor) -> Tensor:
@@ -20,6 +23,24 @@ def across_classes(vector: Tensor, like: Tensor) -> Tensor:
     """Return a class vector (C,) shaped to broadcast against (N, C, d1, ...) ``like``."""
     vector = vector.to(dtype=like.dtype).to(device=like.device)
     return vector.view(-1, *[1] * (like.ndim - 2)) if like.ndim > 2 else vector
+
+
+def largest(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ``values.max(1)``: the largest value over classes, and the first class that has it."""
+    classes = values.shape[1]
+    if classes < _MANY or values.ndim > 2 or not values.is_cpu or torch.compiler.is_compiling():
+        return values.max(1)
+    # torch's max with indices is not vectorised on the CPU, its amax is: find the first block that
+    # has the largest value, then look into that block only.
+    blocks = classes // _BLOCK
+    tops = values[:, : blocks * _BLOCK].unflatten(1, (blocks, _BLOCK)).amax(2)
+    if classes % _BLOCK:
+        tops = torch.cat([tops, values[:, blocks * _BLOCK :].amax(1, keepdim=True)], 1)
+    # The last window reaches back into blocks without the largest value.
+    start = (tops.argmax(1, keepdim=True) * _BLOCK).clamp(max=classes - _BLOCK)
+    window = values.gather(1, start + torch.arange(_BLOCK))
+    best, inside = window.max(1)
+    return best, start.squeeze(1) + inside
 
 
 class Scores:

@@ -8,16 +8,15 @@ from torch import Tensor
 
 from classwise._checks import number, tensor_of_target, whole_number
 from classwise.errors import ArgumentError
+from classwise.losses._head import head_losses
 from classwise.losses._reduce import check_reduction, mean_divisor, reduce
-from classwise.losses._scores import Scores, Target, across_classes, upcast
-from classwise.losses.vs import folded_head, per_sample_vs
+from classwise.losses._scores import Scores, Target, upcast
+from classwise.losses.vs import per_sample_vs
 from classwise.terms import Terms, checked_terms
 
-__all__ = ["linear_vs_loss"]
+__all__ = ["checked_head", "linear_vs_loss", "weighted"]
 
-# New in torch 2.13. Without it, the chunks below are used for everything.
-_TORCH_HAS_LINEAR_CROSS_ENTROPY = hasattr(F, "linear_cross_entropy")
-_OWN_CHUNK = 64
+_ROWS = 64
 
 
 def linear_vs_loss(
@@ -34,13 +33,15 @@ def linear_vs_loss(
     normalizer: Tensor | float | None = None,
     chunk: int | None = None,
 ) -> Tensor:
-    """Return ``vs_loss(features @ weight.T + bias, target, terms)`` in chunks of the batch.
+    """Return ``vs_loss(features @ weight.T + bias, target, terms)`` in chunks.
 
-    The terms are folded into the head (W * beta, b * beta + delta) and the rest is torch's
-    ``linear_cross_entropy`` (torch >= 2.13). Margins touch the logit of the true class only and
-    cannot be folded: with margins or label smoothing, and on an older torch, the chunks are made
-    here and recomputed in the backward pass. Torch's chunks keep gradients instead of a graph, so
-    there is one backward pass and no second derivative.
+    With class indices the chunks are of classes: beyond the gradients, memory does not grow with C,
+    and the logits of a chunk are made twice, forward and backward. There is no second derivative.
+    Torch's ``linear_cross_entropy`` would need the terms folded into the head: a copy of the
+    weights, and one of their gradient, each larger than the logits where N < D.
+
+    Class probabilities are (N, C) numbers themselves, and label smoothing makes such. The chunks
+    are then of samples, and recomputed in the backward pass.
 
     Args:
         features: input of the head, (N, D); half precision is computed in float32.
@@ -53,7 +54,8 @@ def linear_vs_loss(
         ignore_index: target value that does not count.
         label_smoothing: in [0, 1].
         normalizer: divide by this instead of the batch's own mass.
-        chunk: rows at a time; None lets torch choose (64 rows where the chunks are made here).
+        chunk: classes at a time, or samples with probabilities and label smoothing; None is what
+            makes 8 MB of logits, or 64 samples.
 
     >>> import torch, classwise as cw
     >>> x, w, y = torch.randn(8, 4), torch.randn(3, 4), torch.randint(3, (8,))
@@ -65,56 +67,31 @@ def linear_vs_loss(
     check_reduction(reduction, normalize)
     label_smoothing = number("label_smoothing", label_smoothing, low=0, high=1)
     chunk = None if chunk is None else whole_number("chunk", chunk, low=1)
-    features, weight, bias = _checked_head(features, weight, bias, terms)
+    checked_head(features, weight, bias, terms)
     # Only the shape of the logits is needed, never their values.
-    shape = features.new_empty(()).expand(features.shape[0], weight.shape[0])
-    target = tensor_of_target(target, shape, ignore_index)
-    goal = Target(target, ignore_index, features.dtype)
-    divisor = mean_divisor(goal, terms.alpha, normalize, features, normalizer)
-    # What torch's chunks do not know.
-    beyond_torch = terms.has_margin or label_smoothing or target.requires_grad
-    if beyond_torch or not _TORCH_HAS_LINEAR_CROSS_ENTROPY:
-        rows = _OWN_CHUNK if chunk is None else chunk
-        losses = _own_chunks(
-            features, weight, bias, target, terms, ignore_index, label_smoothing, rows
+    like = upcast(features.new_empty(())).expand(features.shape[0], weight.shape[0])
+    target = tensor_of_target(target, like, ignore_index)
+    goal = Target(target, ignore_index, like.dtype)
+    divisor = mean_divisor(goal, terms.alpha, normalize, like, normalizer)
+    if goal.index is None or label_smoothing:
+        losses = _by_samples(
+            features, weight, bias, target, terms, ignore_index, label_smoothing, chunk or _ROWS
         )
     else:
-        losses = _torch_chunks(
-            features, weight, bias, target, terms, ignore_index, chunk, summed=reduction != "none"
-        )
+        losses, _ = head_losses(features, weight, bias, goal.index, terms, chunk=chunk)
+        losses = weighted(losses, goal, terms)
     return reduce(losses, reduction, divisor)
 
 
-def _torch_chunks(
-    features: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    target: Tensor,
-    terms: Terms,
-    ignore_index: int,
-    chunk: int | None,
-    *,
-    summed: bool,
-) -> Tensor:
-    """Return the weighted losses of all samples, or their sum."""
-    weight, bias = folded_head(weight, bias, terms)
-    soft = target.is_floating_point()
-    options = torch.nn.LinearCrossEntropyOptions
-    return F.linear_cross_entropy(
-        features,
-        weight,
-        target.to(features.dtype) if soft else target,
-        linear_bias=bias,
-        weight=across_classes(terms.alpha, features) if terms.weighs else None,
-        reduction="sum" if summed else "none",
-        ignore_index=None if soft else ignore_index,  # torch refuses one beside probabilities
-        options=options() if chunk is None else options(batch_chunk_size=chunk),
-    )
+def weighted(losses: Tensor, target: Target, terms: Terms) -> Tensor:
+    """Return losses of class indices times the weights of their classes, 0 where ignored."""
+    if terms.weighs:
+        losses = losses * terms.alpha.to(losses)[target.index]
+    return target.mask(losses)
 
 
-def _checked_head(
-    features: Tensor, weight: Tensor, bias: Tensor | None, terms: Terms
-) -> tuple[Tensor, Tensor, Tensor | None]:
+def checked_head(features: Tensor, weight: Tensor, bias: Tensor | None, terms: Terms) -> None:
+    """Raise unless features, head and terms fit."""
     for name, tensor, ndim in (("features", features, 2), ("weight", weight, 2), ("bias", bias, 1)):
         if tensor is None and name == "bias":
             continue
@@ -134,12 +111,9 @@ def _checked_head(
         )
     if bias is not None and bias.shape[0] != terms.num_classes:
         raise ArgumentError(f"bias has {bias.shape[0]} entries for {terms.num_classes} classes.")
-    # One dtype for all, float32 or wider: a chunk's logits must not be rounded to half.
-    widest = torch.promote_types(upcast(features).dtype, upcast(weight).dtype)
-    return features.to(widest), weight.to(widest), None if bias is None else bias.to(widest)
 
 
-def _own_chunks(
+def _by_samples(
     features: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -159,6 +133,10 @@ def _own_chunks(
             goal = Target(y, ignore_index, x.dtype).smoothed(label_smoothing, scores.logits)
             return per_sample_vs(scores, goal, terms)
 
+    # One dtype for all, float32 or wider: a chunk's logits must not be rounded to half.
+    widest = torch.promote_types(upcast(features).dtype, upcast(weight).dtype)
+    features, weight = features.to(widest), weight.to(widest)
+    bias = None if bias is None else bias.to(widest)
     parts = [
         checkpoint(one, x, weight, bias, y, use_reentrant=False, preserve_rng_state=False)
         for x, y in zip(features.split(rows), target.split(rows), strict=True)

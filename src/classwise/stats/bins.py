@@ -24,15 +24,12 @@ from torch import Tensor
 
 from classwise._checks import known_name, tensor_of_logits, tensor_of_target, whole_number
 from classwise.errors import ArgumentError
-from classwise.losses._scores import upcast
+from classwise.losses._scores import largest, upcast
 from classwise.stats._where import sum_dtype
 
-__all__ = ["GROUPINGS", "BinState", "BinTable", "bin_table", "empty_bins", "largest", "update_bins"]
+__all__ = ["GROUPINGS", "BinState", "BinTable", "bin_table", "empty_bins", "update_bins"]
 
 GROUPINGS = ("target", "prediction", "score")
-
-_MANY, _BLOCK = 2048, 256
-"""Classes from which ``largest`` goes by blocks, and how many are in one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,24 +184,6 @@ def update_bins(
         group = label if group_by == "target" else predicted
         bins = _bin_of(confidence, state.count.shape[1])
         _scatter(state, group, bins, valid, right, confidence, _at(logits, predicted))
-
-
-def largest(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return ``values.max(1)``: the largest value over classes, and the first class that has it."""
-    classes = values.shape[1]
-    if classes < _MANY or values.ndim > 2 or not values.is_cpu or torch.compiler.is_compiling():
-        return values.max(1)
-    # torch's max with indices is not vectorised on the CPU, its amax is: find the first block that
-    # has the largest value, then look into that block only.
-    blocks = classes // _BLOCK
-    tops = values[:, : blocks * _BLOCK].unflatten(1, (blocks, _BLOCK)).amax(2)
-    if classes % _BLOCK:
-        tops = torch.cat([tops, values[:, blocks * _BLOCK :].amax(1, keepdim=True)], 1)
-    # The last window reaches back into blocks without the largest value.
-    start = (tops.argmax(1, keepdim=True) * _BLOCK).clamp(max=classes - _BLOCK)
-    window = values.gather(1, start + torch.arange(_BLOCK))
-    best, inside = window.max(1)
-    return best, start.squeeze(1) + inside
 
 
 def _add_scores(
