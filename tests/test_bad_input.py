@@ -102,6 +102,9 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "focal gamma": (lambda: cw.focal_loss(Z, Y, gamma=-1), "gamma=-1 is out of range"),
     "focal weight": (lambda: cw.focal_loss(Z, Y, weight=torch.tensor([1.0, -1, 1])), r"weight\[1\]=-1.0 must be >= 0"),
     "ib without features": (lambda: cw.influence_balanced_loss(Z, Y, None), "needs the features"),  # type: ignore[arg-type]
+    "ib list of features": (lambda: cw.influence_balanced_loss(Z, Y, [1, 2]), "features must be a torch.Tensor, got list"),  # type: ignore[arg-type]
+    "ignore_index of no kind": (lambda: cw.vs_loss(Z, Y, T, ignore_index=None), "ignore_index=None must be a whole number"),  # type: ignore[arg-type]
+    "ignore_index of 1.5": (lambda: cw.focal_loss(Z, Y, ignore_index=1.5), "ignore_index=1.5 must be a whole number"),  # type: ignore[arg-type]
     "ib features": (lambda: cw.influence_balanced_loss(Z, Y, Z[:2]), r"features must be \(N, D\)"),
     "ib strength": (lambda: cw.InfluenceBalancedLoss(strength=0), "strength=0 is out of range"),
     "dense lade": (lambda: cw.lade_loss(Z[:, :, None], Y[:, None], GOOD), r"LADE needs logits \(N, C\)"),
@@ -167,6 +170,9 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "mass of a list": (lambda: running().mass([0, 1]), "target must be a torch.Tensor"),  # type: ignore[arg-type]
     "features before their phase": (lambda: running("ib")(Z.clone().requires_grad_(), Y), "'ib' needs the features"),
     "foreign state": (lambda: criterion().load_state_dict({"weight": Z}), "no state of a classwise Criterion"),
+    "criterion ignore_index": (lambda: criterion(ignore_index="no"), "ignore_index='no' must be a whole number"),
+    "recipe of a name": (lambda: cw.Recipe("cvs"), "nothing but phases"),  # type: ignore[arg-type]
+    "recipe of nothing": (lambda: cw.Recipe(None), "phases must be a list of Phase, got NoneType"),  # type: ignore[arg-type]
     "criterion features": (lambda: running("ib", start=0.0)(Z, Y), "needs the features"),
     "no statistics": (lambda: running(slopes=None).table(), "streams no statistics"),
     # slopes
@@ -198,6 +204,8 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "shots mask": (lambda: cw.reliability(table(), {"few": torch.ones(3)}), "must be a bool mask"),
     "shots twice": (lambda: cw.reliability(table(), {"a": torch.ones(3).bool(), "b": torch.ones(3).bool()}), "class 0 is in 2 groups"),
     "measure nothing": (lambda: cw.measure(torch.nn.Linear(2, 3), [], GOOD), "no sample that counts"),
+    "measure no model": (lambda: cw.measure(None, [(Z, Y)]), "model must be an nn.Module, got NoneType"),  # type: ignore[arg-type]
+    "measure no loader": (lambda: cw.measure(torch.nn.Linear(2, 3), 5), "loader must yield batches, got int"),  # type: ignore[arg-type]
     "measure a dict": (lambda: cw.measure(torch.nn.Linear(2, 3), [{"x": Z}], GOOD), "must yield"),
     "measure adjusted": (lambda: cw.measure(torch.nn.Linear(2, 3), [], GOOD, adjusted=True), "needs the terms"),
     # theory

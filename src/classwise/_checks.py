@@ -15,6 +15,7 @@ from classwise.errors import ArgumentError, UnknownNameError
 
 __all__ = [
     "ClassCounts",
+    "check_ignore_index",
     "check_length",
     "class_counts_tensor",
     "class_vector",
@@ -196,6 +197,7 @@ def tensor_of_target(target: object, logits: Tensor, ignore_index: int) -> Tenso
     Indices are checked for range on the CPU only: elsewhere the check would make the host wait
     for the device, and the kernels of torch assert there.
     """
+    check_ignore_index(ignore_index)
     if not isinstance(target, Tensor):
         raise ArgumentError(f"target must be a torch.Tensor, got {_describe(target)}.")
     shape, classes = tuple(logits.shape), logits.shape[1]
@@ -223,6 +225,12 @@ def tensor_of_target(target: object, logits: Tensor, ignore_index: int) -> Tenso
     if target.device.type == "cpu" and not torch.compiler.is_compiling():
         _check_range(target, classes, ignore_index)
     return target
+
+
+def check_ignore_index(ignore_index: object) -> None:
+    """Raise unless ``ignore_index`` is a whole number; any is legal."""
+    if not torch.compiler.is_compiling():
+        whole_number("ignore_index", ignore_index, low=torch.iinfo(torch.int64).min)
 
 
 def _own_tensor(value: object) -> Tensor:

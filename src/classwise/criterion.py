@@ -9,6 +9,7 @@ from torch import Tensor
 
 from classwise._checks import (
     ClassCounts,
+    check_ignore_index,
     class_counts_tensor,
     log_prior,
     number,
@@ -69,8 +70,9 @@ class Criterion(Resumes):
     With ``torch.distributed`` the statistics of all ranks are summed in ``start_epoch``, which
     is then a collective; call ``sync`` on all ranks before rank 0 saves. With
     ``normalize="weights"`` every training forward sums the normaliser over the ranks, so that the
-    averaged gradient is that of one process on the whole batch. With ``"batch"`` it does not: ranks
-    whose batches differ in size pass ``normalizer``, the size of the whole batch over the number of
+    averaged gradient is that of one process on the whole batch; all ranks then take equally many
+    steps, as ``DistributedDataParallel`` wants it anyway. With ``"batch"`` it does not: ranks whose
+    batches differ in size pass ``normalizer``, the size of the whole batch over the number of
     ranks.
 
     >>> import torch, classwise as cw
@@ -112,6 +114,7 @@ class Criterion(Resumes):
         recipe = method if isinstance(method, Recipe) else Recipe.parse(method, **hyper)
         epochs = whole_number("epochs", epochs, low=1)
         check_reduction(reduction, "weights" if normalize is None else normalize)
+        check_ignore_index(ignore_index)
         defer_epoch = epoch_of("defer_at", defer_at, epochs)
         config = slope_config(slopes)
         super().__init__(

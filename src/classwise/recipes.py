@@ -40,6 +40,11 @@ class Recipe:
     name: str = "custom"
 
     def __post_init__(self) -> None:
+        if not isinstance(self.phases, Sequence):
+            raise RecipeError(
+                f"phases must be a list of Phase, got {type(self.phases).__name__}; "
+                "Recipe.parse makes them from a method's name."
+            )
         object.__setattr__(self, "phases", tuple(self.phases))
         if not self.phases or not all(isinstance(phase, Phase) for phase in self.phases):
             raise RecipeError("a recipe needs at least one Phase, and nothing but phases.")

@@ -109,6 +109,8 @@ def per_sample_influence(
             "pass features=..., a tensor (N, D)."
         )
     log_probs = scores.log_probs
+    if not isinstance(features, Tensor):
+        raise ArgumentError(f"features must be a torch.Tensor, got {type(features).__name__}.")
     if log_probs.ndim != 2 or features.ndim != 2 or len(features) != len(log_probs):
         raise ArgumentError(
             f"features must be (N, D) beside logits (N, C), got {tuple(features.shape)} and "

@@ -82,6 +82,10 @@ def measure(
     >>> cw.measure(torch.nn.Linear(4, 2), loader, [300, 30]).samples
     8
     """
+    if not isinstance(model, nn.Module):
+        raise ArgumentError(f"model must be an nn.Module, got {type(model).__name__}.")
+    if not (hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")):
+        raise ArgumentError(f"loader must yield batches, got {type(loader).__name__}.")
     if adjusted and terms is None:
         raise ArgumentError("adjusted=True needs the terms to adjust the logits by.")
     groups: dict[str, Tensor] = {}
