@@ -35,6 +35,7 @@ _RUN = {
     "optim": "Optimisation",
     "run": "The rest",
 }
+_SHARED = ("settings", "output")
 _POSITIONAL = typing.get_args(tyro.conf.Positional[int])[1]
 
 
@@ -74,7 +75,7 @@ def flags_of(kind: type, part: str = "") -> Iterator[Flag]:
             part,
             name,
             "" if positional or hint is bool else _value(hint),
-            "" if positional else _default(field, part),
+            "" if positional else _default(field),
             said[field.name],
         )
 
@@ -96,13 +97,13 @@ def _value(hint: Any) -> str:
     return " or ".join(words.get(k, k.__name__.upper()) for k in kinds if k is not types.NoneType)
 
 
-def _default(field: dataclasses.Field[Any], part: str) -> str:
+def _default(field: dataclasses.Field[Any]) -> str:
     """Return a default in words; nothing for what is off or empty."""
     value = field.default
     if value is True:
         return "on"
     if value is None:
-        return {"method": "the method's", **dict.fromkeys(_RUN, "auto")}.get(part, "")
+        return "`auto`"
     if value is False or value in ("", ()):
         return ""
     return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
@@ -133,7 +134,7 @@ def run_settings() -> str:
 
 def shared_flags() -> str:
     """Return what settings and output take in every command that has them."""
-    return _rows([f for f in flags_of(training.TrainFlags) if f.part in ("settings", "output")])
+    return _rows([f for f in flags_of(training.TrainFlags) if f.part in _SHARED])
 
 
 def commands() -> str:
@@ -142,12 +143,13 @@ def commands() -> str:
     for name, command in COMMANDS.items():
         kind = FLAGS[name]
         said = " ".join(" ".join(paragraph.split()) for paragraph in paragraphs(kind))
-        own = [f for f in flags_of(kind) if not f.part and f.name.startswith("--")]
-        given = [f for f in flags_of(kind) if not f.name.startswith("--")]
+        flags = list(flags_of(kind))
+        own = [f for f in flags if f.name.startswith("--") and f.part not in {*_RUN, *_SHARED}]
+        given = [f for f in flags if not f.name.startswith("--")]
         parts += [f"## `classwise {name}`\n", f"{said}\n"]
         parts += [f"```text\nclasswise {name} {command.usage}\n```\n"]
         parts += ["".join(f"- `{f.name}`: {f.help}\n" for f in given)]
-        if any(f.part in _RUN for f in flags_of(kind)):
+        if any(f.part in _RUN for f in flags):
             parts += ["All [settings of a run](#settings-of-a-run) are flags of it. Its own:\n"]
         if own:
             parts += [_rows(own)]

@@ -16,7 +16,10 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 
 def _cell(value: object) -> str:
-    return " ".join(str(value).split()).replace("|", "\\|")
+    """Return what stands in a cell; a bar, which would end it, is written so that all read it."""
+    text = " ".join(str(value).split())
+    text = re.sub(r"`([^`]*\|[^`]*)`", r"<code>\1</code>", text)
+    return text.replace("|", "&#124;")
 
 
 def paragraphs(thing: object) -> list[str]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from blocks.markdown import table
-from classwise.paper import load, show
+from classwise.paper import item_names, load, show
 from classwise.paper.results import read
 from classwise.paper.show import Line, as_markdown
 
@@ -48,15 +49,32 @@ def cifar100() -> str:
     return as_markdown(lines)
 
 
-def tables() -> str:
-    """Return our runs of all tables of the paper."""
+def paper() -> str:
+    """Return our runs of the paper's tables and figures."""
+    names = [name for name in item_names() if not name.startswith("study")]
+    return _items(names) or "Nothing of the paper has been trained here yet.\n"
+
+
+def studies() -> str:
+    """Return our runs of our own studies."""
+    names = [name for name in item_names() if name.startswith("study")]
+    return _items(names) or "None of the studies has been trained here yet.\n"
+
+
+def _items(names: Sequence[str]) -> str:
+    """Return a section for each item that has results; its picture where one is kept."""
     parts = []
-    for number in range(3, 8):
-        name = f"table-{number}"
+    for name in names:
         lines = _lines(name)
-        if lines:
-            parts.append(f"### Table {number}: {load(name).title}\n\n{as_markdown(lines)}")
-    return "\n".join(parts) or "None of the paper's tables has been trained here yet.\n"
+        if not lines:
+            continue
+        item = load(name)
+        number = name.replace("-", " ").capitalize()
+        title = item.title if name.startswith("study") else f"{number}: {item.title}"
+        picture = ROOT / f"docs/figures/{name}.svg"
+        drawn = f"![{item.title}](figures/{name}.svg)\n\n" if picture.exists() else ""
+        parts.append(f"### {title}\n\n{drawn}{as_markdown(lines)}")
+    return "\n".join(parts)
 
 
 def streaming() -> str:
