@@ -11,7 +11,9 @@ from typing import Annotated, Any
 
 import tyro
 
+from classwise._checks import known_name
 from classwise.errors import ArgumentError, DataError
+from classwise.lab.execute import ENGINES, Resources
 from classwise.train import protocols
 from classwise.train.config import (
     DataConfig,
@@ -27,6 +29,7 @@ __all__ = [
     "Output",
     "RunFlags",
     "Settings",
+    "Work",
     "defaults",
     "given",
     "run_config",
@@ -76,6 +79,29 @@ class Output:
 
     quiet: Switch = False
     json: Switch = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """Who trains the phases.
+
+    Args:
+        engine: local, one phase after the other, or ray, as tasks of a cluster (RAY_ADDRESS, or one
+            that is started here).
+        task_cpus: cores that a task of Ray occupies; fractions share one.
+        task_gpus: GPUs that a task of Ray occupies; auto is as many as the run has devices, if the
+            cluster has any.
+    """
+
+    engine: str = "local"
+    task_cpus: float = 1.0
+    task_gpus: float | None = None
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """What ``classwise.lab.execute`` takes."""
+        resources = Resources(cpus=self.task_cpus, gpus=self.task_gpus)
+        return {"engine": known_name("engine", self.engine, ENGINES), "resources": resources}
 
 
 def defaults(words: Sequence[str]) -> RunFlags:

@@ -46,9 +46,8 @@ def parse(kind: type[T], words: Sequence[str], *, prog: str, default: T | None =
         SystemExit: after printing the help.
     """
     _check_names(kind, words)
-    everything = HELP_ALL in words
-    shown = _shown(kind, everything)
-    hides = not everything and _hides(kind)
+    hides = HELP_ALL not in words and bool({"-h", "--help"} & set(words)) and _hides(kind)
+    shown = _shown(kind, not hides)
     about = inspect.cleandoc(kind.__doc__ or "").partition("Args:")[0].strip()
     said = io.StringIO()
     try:
@@ -107,7 +106,7 @@ def _shown(kind: Any, everything: bool, *, all_often: bool = True) -> Any:
         hint = hints[field.name]
         copy = dataclasses.field(default=field.default, default_factory=field.default_factory)
         if dataclasses.is_dataclass(hint):
-            inner = all_often and field.name in ("settings", "output")
+            inner = all_often and field.name in ("settings", "output", "work")
             title = "" if field.name == "run" else field.name
             part = _shown(hint, everything, all_often=inner)
             hint = Annotated[part, tyro.conf.arg(name=title)]
@@ -165,18 +164,18 @@ def _check_names(kind: type, words: Sequence[str]) -> None:
 
 def _sentence(box: str, prog: str) -> str:
     """Return what tyro printed in a box as a sentence."""
-    lines = [line.strip(" │") for line in box.splitlines() if not line.startswith(("╭", "╰"))]
-    parts = [part.split() for part in "\n".join(lines).split("─" * 8) if part.strip(" ─\n")]
-    text = [" ".join(words).strip("─ ") for words in parts]
-    first = text[0] if text else "the command line cannot be read."
+    lines = [line.strip(" │|") for line in box.splitlines()]
+    # Rules of a box: its top with the title, between its parts, its bottom.
+    rules = [n for n, line in enumerate(lines) if re.search("[─-]{8}$|^[╭+]", line)]
+    first = " ".join(" ".join(lines[rules[0] + 1 : rules[1]]).split()) if len(rules) > 1 else box
     if found := re.match(r"Error parsing (\S+): no type matching (\S+) could .*?\[(.*?)\]", first):
         flag, wanted, got = found.groups()
         return f"{flag} {got} must be {wanted.replace('|', ' or ')}."
     if found := re.match(r"Error parsing (\S+): (.*)", first):
-        return f"{found[1]}: {found[2].partition(' Got errors')[0]}"
+        return f"{found[1]}: {found[2]}"
     if found := re.match(r"Unrecognized(?: or misplaced)? options: (.*)", first):
         return f"{found[1]}: there is no place for this."
     if found := re.match(r"Missing from classwise \S+: (.*)", first):
         name, _, what = found[1].replace(" (required)", "").partition(" ")
         return f"{prog} needs {name}: {what}"
-    return first
+    return " ".join(first.split())

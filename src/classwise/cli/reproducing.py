@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from classwise.cli.console import Watcher, console, print_json, table
+from classwise.cli.console import console, print_json, table
 from classwise.cli.flags import given
-from classwise.cli.training import print_plan
+from classwise.cli.planning import print_plan, training
 from classwise.errors import ArgumentError, StateError
 from classwise.lab import Plan, Request, Store, execute, make_plan
 from classwise.paper import expand, list_exhibits, load, results, select, show
@@ -67,11 +67,10 @@ def _run(flags: PaperFlags) -> int:
     item = _item(flags)
     plan, cells = _plan(flags, select(item, flags.where))
     if flags.dry_run:
-        return print_plan(plan, flags.output)
-    quiet = flags.output.quiet or flags.output.json
+        return print_plan(plan, flags.output, flags.store)
     store = Store(flags.store)
     try:
-        execute(plan, store, engine=flags.engine, observer_for=lambda node: Watcher(quiet=quiet))
+        execute(plan, store, **training(flags.work, flags.output))
     finally:  # what is finished is a result, whatever became of the rest
         _record(flags, item, store, zip(cells, plan.leaves, strict=True))
     return _show(flags)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,21 +11,22 @@ from typing import Annotated
 
 import tyro
 
-from classwise._checks import known_name
-from classwise.cli.console import Watcher, console, percent, print_json, table
+from classwise._checks import known_name, whole_number
+from classwise.cli.console import console, percent, print_json, table
 from classwise.cli.flags import (
     Output,
     RunFlags,
     Settings,
     Switch,
+    Work,
     defaults,
     run_config,
 )
 from classwise.cli.parsing import parse
-from classwise.cli.training import print_plan
+from classwise.cli.planning import print_plan, training
 from classwise.errors import ArgumentError
 from classwise.lab import Store
-from classwise.lab.tune import Tuning, default_grid, tuning_plan
+from classwise.lab.tune import SAMPLERS, Tuning, default_grid, tuning_plan
 from classwise.lab.tune import tune as search
 from classwise.train.config import with_values
 
@@ -41,18 +43,21 @@ class TuneFlags:
         run: settings of all runs.
         settings: where settings come from.
         output: what is printed.
-        grid: values to try, NAME=V1,V2,...; by default the paper's.
+        work: who trains.
+        grid: values to try, NAME=V1,V2,...; by default the paper's. tpe and random draw between the
+            smallest and largest.
         search: grid, tpe or random.
         trials: of each stage, for tpe and random.
         seeds: runs of each point.
         store: folder that keeps trained phases.
-        out: folder of the page; by default runs/ and a name made of the data and method.
-        dry_run: say what the whole grid would cost, and stop.
+        out: folder of the page; by default runs/ and a name made of data and method.
+        dry_run: say what the search would cost, and stop.
     """
 
     run: RunFlags = field(default_factory=RunFlags)
     settings: Settings = field(default_factory=Settings)
     output: Output = field(default_factory=Output)
+    work: Work = field(default_factory=Work)
     grid: tuple[str, ...] = ()
     search: str = "grid"
     trials: int = 20
@@ -71,24 +76,28 @@ def tune(words: Sequence[str]) -> int:
     if config.data.val == 0 and config.select != "val":
         config = with_values(config, {"val": 0.2})
     config = with_values(config, {"select": "val"})
-    method = config.method.method
-    grid = dict(_values(text) for text in flags.grid) or default_grid(method)
+    method, sampler = config.method.method, known_name("search", flags.search, SAMPLERS)
+    trials, seeds = (whole_number(n, getattr(flags, n), low=1) for n in ("trials", "seeds"))
+    grid = _grid(flags.grid) or default_grid(method)
     if flags.dry_run:
-        plan, product = tuning_plan(config, grid, flags.seeds, need_data=False)
-        return print_plan(plan, flags.output, alone=product * plan.epochs_alone // len(plan.leaves))
-    quiet = flags.output.quiet or flags.output.json
-    source = config.data.source.partition(":")[0]
-    out = flags.out or Path("runs") / f"tune-{source}-{method}"
+        plan, stands_for = tuning_plan(
+            config, grid, seeds, sampler=sampler, trials=trials, need_data=False
+        )
+        alone = stands_for * plan.epochs_alone // len(plan.leaves)
+        return print_plan(plan, flags.output, flags.store, alone=alone)
+    how = training(flags.work, flags.output)
+    name = f"tune-{config.data.source.partition(':')[0]}-{config.data.imbalance}-{method}"
+    out = flags.out or Path("runs") / re.sub(r"[^\w.+-]+", "_", name)
     out.mkdir(parents=True, exist_ok=True)
     found = search(
         config,
         Store(flags.store),
         grid=grid,
-        sampler=flags.search,
-        trials=flags.trials,
-        seeds=flags.seeds,
+        sampler=sampler,
+        trials=trials,
+        seeds=seeds,
         journal=out / "optuna.journal",
-        observer_for=lambda node: Watcher(quiet=quiet),
+        **how,
     )
     page = write_tuning(found, out / "tuning.html")
     if flags.output.json:
@@ -96,6 +105,16 @@ def tune(words: Sequence[str]) -> int:
         return 0
     _print_tuning(found, page)
     return 0
+
+
+def _grid(texts: Sequence[str]) -> dict[str, list[float]]:
+    grid: dict[str, list[float]] = {}
+    for text in texts:
+        name, values = _values(text)
+        if name in grid:
+            raise ArgumentError(f"--grid names {name} twice; give all its values at once.")
+        grid[name] = values
+    return grid
 
 
 def _values(text: str) -> tuple[str, list[float]]:
@@ -106,7 +125,7 @@ def _values(text: str) -> tuple[str, list[float]]:
         numbers = []
     if not equals or not numbers:
         raise ArgumentError(f"--grid {text!r} must be NAME=V1,V2,... such as tau=0.8,0.9,1.")
-    return name, numbers
+    return name, list(dict.fromkeys(numbers))
 
 
 def _print_tuning(found: Tuning, page: Path) -> None:
@@ -139,10 +158,10 @@ class PaperFlags:
         seeds: runs of each cell; by default one.
         settings: further settings of the runs.
         output: what is printed.
+        work: who trains.
         store: folder that keeps trained phases.
         results: folder of the CSV files.
         out: file of a figure.
-        engine: local or ray.
         device: cpu, cuda, mps or auto.
         precision: 32-true or bf16-mixed.
         dry_run: say what would be trained, and stop.
@@ -154,10 +173,10 @@ class PaperFlags:
     seeds: int = 1
     settings: Settings = field(default_factory=Settings)
     output: Output = field(default_factory=Output)
+    work: Work = field(default_factory=Work)
     store: Path = Path("runs/store")
     results: Path = Path("results")
     out: Path | None = None
-    engine: str = "local"
     device: str = "auto"
     precision: str | None = None
     dry_run: Switch = False
@@ -181,6 +200,7 @@ class LabFlags:
         key: of a phase, or how it begins; for show.
         store: the folder.
         output: what is printed.
+        check: ls reads every file and says what is damaged, which ends with code 1.
         states: gc deletes checkpoints of finished phases too; nothing can fork from them any more.
         unfinished: gc deletes phases that were begun and not finished, too.
         dry_run: gc only says what it would free.
@@ -190,6 +210,7 @@ class LabFlags:
     key: Annotated[str | None, tyro.conf.Positional] = None
     store: Path = Path("runs/store")
     output: Output = field(default_factory=Output)
+    check: Switch = False
     states: Switch = False
     unfinished: Switch = False
     dry_run: Switch = False
@@ -198,31 +219,47 @@ class LabFlags:
 def lab(words: Sequence[str]) -> int:
     """Look into the store."""
     flags = parse(LabFlags, words, prog="lab")
-    action = known_name("action", flags.action, ("ls", "show", "gc"))
+    action = known_name("action", flags.action, _LAB)
     if not flags.store.is_dir():
         raise ArgumentError(f"there is no store {flags.store}.")
-    store = Store(flags.store)
-    if action == "show":
-        if flags.key is None:
-            raise ArgumentError("lab show needs a key; lab ls lists them.")
-        print_json(store.show(flags.key))
-    elif action == "gc":
-        freed = store.gc(states=flags.states, unfinished=flags.unfinished, dry_run=flags.dry_run)
-        verb = "would free" if flags.dry_run else "freed"
-        console().print(f"{verb} {freed / 2**20:.1f} MB")
-    else:
-        _list_store(store, flags.output)
+    return _LAB[action](Store(flags.store), flags)
+
+
+def _show(store: Store, flags: LabFlags) -> int:
+    if flags.key is None:
+        raise ArgumentError("lab show needs a key; lab ls lists them.")
+    shown = store.show(flags.key)
+    print_json(shown)
+    return 1 if shown["state"] == "damaged" else 0
+
+
+def _gc(store: Store, flags: LabFlags) -> int:
+    freed = store.gc(states=flags.states, unfinished=flags.unfinished, dry_run=flags.dry_run)
+    if flags.output.json:
+        print_json({"freed": 0 if flags.dry_run else freed, "found": freed})
+        return 0
+    verb = "would free" if flags.dry_run else "freed"
+    console().print(f"{verb} {freed / 2**20:.1f} MB")
     return 0
 
 
-def _list_store(store: Store, output: Output) -> None:
-    entries = store.entries()
-    if output.json:
+def _list_store(store: Store, flags: LabFlags) -> int:
+    entries = store.entries(verify=flags.check)
+    damaged = [entry for entry in entries if entry.wrong]
+    code = 1 if flags.check and damaged else 0
+    if flags.output.json:
         print_json([dataclasses.asdict(entry) for entry in entries])
-        return
+        return code
     rows = [
         [e.key, e.state, e.label, f"{e.epochs[0]}..{e.epochs[1]}", f"{e.size / 2**20:.1f}",
          f"{e.seconds:.0f}"]
         for e in entries
     ]  # fmt: skip
-    console().print(table(str(store.root), ("key", "state", "run", "epochs", "MB", "s"), rows))
+    screen = console()
+    screen.print(table(str(store.root), ("key", "state", "run", "epochs", "MB", "s"), rows))
+    for entry in damaged:
+        screen.print(f"{entry.key}: {entry.wrong}", markup=False)
+    return code
+
+
+_LAB = {"ls": _list_store, "show": _show, "gc": _gc}

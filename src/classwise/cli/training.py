@@ -15,12 +15,14 @@ from classwise.cli.flags import (
     RunFlags,
     Settings,
     Switch,
+    Work,
     defaults,
     run_config,
 )
 from classwise.cli.parsing import parse
+from classwise.cli.planning import print_plan, training
 from classwise.errors import ArgumentError
-from classwise.lab import Plan, Request, Store, execute, make_plan
+from classwise.lab import Request, Store, execute, make_plan
 from classwise.report import write_report
 from classwise.train.config import RunConfig, with_values
 from classwise.train.launch import run
@@ -99,6 +101,7 @@ class CompareFlags:
         run: settings of all runs; --method is not used.
         settings: where settings come from.
         output: what is printed.
+        work: who trains.
         methods: names with commas between them; see classwise list methods.
         seeds: runs of each method, with the seeds from --seed on.
         store: folder that keeps trained phases.
@@ -109,6 +112,7 @@ class CompareFlags:
     run: RunFlags = field(default_factory=RunFlags)
     settings: Settings = field(default_factory=Settings)
     output: Output = field(default_factory=Output)
+    work: Work = field(default_factory=Work)
     methods: str = "ce,la,cvs+adrw"
     seeds: int = 3
     store: Path = Path("runs/store")
@@ -130,10 +134,9 @@ def compare(words: Sequence[str]) -> int:
     ]
     plan = make_plan(requests)
     if flags.dry_run:
-        return print_plan(plan, flags.output)
+        return print_plan(plan, flags.output, flags.store)
     store = Store(flags.store)
-    quiet = flags.output.quiet or flags.output.json
-    records = execute(plan, store, observer_for=lambda node: Watcher(quiet=quiet))
+    records = execute(plan, store, **training(flags.work, flags.output))
     name = re.sub(r"[^\w.+-]+", "_", f"compare-{config.data.source.partition(':')[0]}"
                   f"-{config.data.imbalance}")  # fmt: skip
     out = flags.out or Path("runs") / name
@@ -178,43 +181,3 @@ def _spread(cell: dict[str, float] | None) -> str:
         return "n/a"
     mean = f"{cell['mean']:.1f}"
     return mean if cell["runs"] == 1 else f"{mean} ± {cell['spread']:.1f}"
-
-
-def print_plan(plan: Plan, output: Output, *, alone: int | None = None) -> int:
-    """Print what there is to train.
-
-    Args:
-        plan: the phases.
-        output: how.
-        alone: epochs that it stands for; None is those of its runs without sharing.
-    """
-    alone = plan.epochs_alone if alone is None else alone
-    totals = {
-        "runs": len(plan.leaves),
-        "phases": len(plan.nodes),
-        "epochs": plan.epochs,
-        "epochs_alone": alone,
-        "ratio": round(plan.epochs / alone, 4),
-    }
-    if output.json:
-        nodes = [
-            {"key": n.key, "parent": n.parent, "epochs": [n.first, n.stop],
-             "terms": n.identity["terms"], "seed": n.identity["seed"]}
-            for n in plan.nodes.values()
-        ]  # fmt: skip
-        print_json({**totals, "missing": plan.missing, "nodes": nodes})
-        return 0
-    screen = console()
-    if not output.quiet:
-        rows = [
-            [n.key, n.parent or "", f"{n.first}..{n.stop}", n.identity["terms"], str(n.config.seed)]
-            for n in plan.nodes.values()
-        ]
-        screen.print(table("phases", ("key", "parent", "epochs", "terms", "seed"), rows))
-    for source, reason in plan.missing.items():
-        screen.print(f"{source}: {reason}", markup=False)
-    screen.print(
-        f"{totals['runs']} run(s), {totals['phases']} phases, {plan.epochs:,} epochs to train; "
-        f"separate runs would train {alone:,} ({plan.epochs / alone:.3f} of that)."
-    )
-    return 0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from classwise.lab.execute import execute
+from classwise.lab.execute import Resources, execute
 from classwise.lab.plan import Node, Plan, Request, make_plan
 from classwise.lab.store import Store
 
-__all__ = ["Node", "Plan", "Request", "Store", "execute", "make_plan"]
+__all__ = ["Node", "Plan", "Request", "Resources", "Store", "execute", "make_plan"]

@@ -12,6 +12,7 @@ import itertools
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from classwise.errors import ArgumentError, DataError
@@ -21,7 +22,7 @@ from classwise.train.config import RunConfig, check, to_dict
 from classwise.train.defaults import recipe_of
 from classwise.train.setup import setup, slope_setting
 
-__all__ = ["TRAINING_VERSION", "Node", "Plan", "Request", "make_plan"]
+__all__ = ["TRAINING_VERSION", "Node", "Plan", "Request", "key_of", "make_plan"]
 
 TRAINING_VERSION = 1
 """Raised whenever a change of the code changes what training computes; part of every key."""
@@ -114,13 +115,13 @@ def make_plan(requests: Iterable[Request], *, need_data: bool = True) -> Plan:
         requests: the runs.
         need_data: False plans runs whose data is not here as well, by the name of their source.
     """
-    plan = Plan()
-    for request in requests:
-        run = _outline(request.config, plan, need_data=need_data)
+    plan, wanted = Plan(), list(requests)
+    runs = _outlines([request.config for request in wanted], plan, need_data=need_data)
+    for request, run in zip(wanted, runs, strict=True):
         parent: str | None = None
         for first, stop in run.segments():
             identity = run.identity(first, stop, parent)
-            key = _hash(identity)
+            key = key_of(identity)
             if key not in plan.nodes:
                 plan.nodes[key] = Node(key, parent, run.config, first, stop, identity, run.samples)
             parent = key
@@ -129,7 +130,8 @@ def make_plan(requests: Iterable[Request], *, need_data: bool = True) -> Plan:
     return plan
 
 
-def _hash(identity: Mapping[str, Any]) -> str:
+def key_of(identity: Mapping[str, Any]) -> str:
+    """Return the key of a phase: a hash of what its weights depend on."""
     text = json.dumps(identity, sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -182,7 +184,7 @@ class _Run:
             "parent": parent,
             "epochs": [first, stop],
             "data": {"checksum": self.data, **how},
-            "model": plain["model"],
+            "model": self._model(),
             "optim": {**same_optim, "weight_decay": decay, "sam": rho},
             "terms": self._terms(first),
             "slopes": self._slopes(),
@@ -191,6 +193,14 @@ class _Run:
             "precision": config.precision,
             "measured": [config.select, config.eval_every, config.track_bound, config.tte],
         }
+
+    def _model(self) -> dict[str, Any]:
+        # Weights to start from are what is in their file, not what the file is called.
+        model, file = dataclasses.asdict(self.config.model), self.config.model.pretrained
+        if file is not None and Path(file).is_file():
+            with Path(file).open("rb") as opened:
+                model["pretrained"] = hashlib.file_digest(opened, "sha256").hexdigest()
+        return model
 
     def _terms(self, first: int) -> str:
         begun = [p for p, s in zip(self.recipe.phases, self.starts(), strict=True) if s <= first]
@@ -203,6 +213,19 @@ class _Run:
         if not self.recipe.leans_on_slopes or estimator is None:
             return None
         return [str(estimator), str(epoch_of("warmup", method.warmup, self.epochs))]
+
+
+def _outlines(configs: list[RunConfig], plan: Plan, *, need_data: bool) -> list[_Run]:
+    """Return the runs in their order, each data set loaded once."""
+    runs: dict[int, _Run] = {}
+    for number in sorted(range(len(configs)), key=lambda n: _place(configs[n])):
+        runs[number] = _outline(configs[number], plan, need_data=need_data)
+    return [runs[number] for number in range(len(configs))]
+
+
+def _place(config: RunConfig) -> tuple[str, str, int, float]:
+    part = config.data
+    return part.source, part.imbalance, part.subset_seed, part.val
 
 
 def _outline(config: RunConfig, plan: Plan, *, need_data: bool) -> _Run:

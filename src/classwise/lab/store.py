@@ -7,33 +7,27 @@ STORE/<key>.damaged-N   what was found broken and put aside
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
-import os
+import re
 import shutil
-import socket
-import threading
-import time
-import uuid
 import warnings
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from classwise.errors import ArgumentError, ClasswiseWarning, DataError, StateError
+from classwise.errors import ArgumentError, ClasswiseWarning, DataError
+from classwise.lab.locks import Busy, Lock
+from classwise.lab.plan import key_of
 from classwise.train import record
 from classwise.train.checkpoint import verify_done
 
-__all__ = ["Busy", "Entry", "Store"]
+__all__ = ["Entry", "Store"]
 
-_BEAT = 5.0
 _EXPIRES = 60.0
-
-
-class Busy(StateError):  # noqa: N818  (a state, and not a mistake)
-    """Another process is training this phase."""
+_KEY = re.compile(r"[0-9a-f]{16}(\.damaged-\d+)?")
+_NEEDED = (record.CONFIG, record.METRICS, record.MODEL)
 
 
 @dataclass(frozen=True)
@@ -43,10 +37,11 @@ class Entry:
     Args:
         key: its name.
         state: "done", "unfinished", "busy", or "damaged".
-        label: method, data and epochs in words.
+        label: method, data and seed in words.
         epochs: [first, stop).
         size: of its files, in bytes.
         seconds: of training, as far as it came.
+        wrong: what is wrong with it, if that was looked for.
     """
 
     key: str
@@ -55,6 +50,7 @@ class Entry:
     epochs: tuple[int, int]
     size: int
     seconds: float
+    wrong: str = ""
 
 
 class Store:
@@ -75,128 +71,141 @@ class Store:
         """Return the folder of a phase."""
         return self.root / key
 
+    def lock(self, key: str) -> AbstractContextManager[Lock]:
+        """Hold a phase for the time of a ``with`` block.
+
+        Raises:
+            Busy: if a living process holds it.
+        """
+        return self._lock(key).held()
+
+    def _lock(self, key: str) -> Lock:
+        return Lock(self.root / f"{key}.lock", expires=self.expires)
+
+    # What can be trusted
+
     def finished(self, key: str, *, with_state: bool = False) -> bool:
-        """Whether a phase is there, finished and whole; what is damaged is put aside.
+        """Whether a phase is there, finished and whole.
 
         Args:
             key: of the phase.
             with_state: whether it is to be continued, for which its checkpoint must be there.
         """
+        return self.wrong(key, with_state=with_state) == ""
+
+    def wrong(self, key: str, *, with_state: bool = False) -> str | None:
+        """Return what is wrong with a phase that says it is finished; None if it does not say so.
+
+        Its files are as they were written, it is the phase that its key says, and it has every
+        epoch once.
+        """
         folder = self.path(key)
         if not (folder / record.DONE).exists():
-            return False
-        wrong = verify_done(folder)
+            return None
+        wrong = verify_done(folder) or _incomplete(folder) or self.unfit(key)
         if not wrong and with_state and not (folder / record.STATE).exists():
             wrong = f"{record.STATE} was deleted, and a phase is to continue it"
-        if wrong:
-            self.put_aside(key, wrong)
-        return not wrong
+        return wrong
+
+    def unfit(self, key: str) -> str:
+        """Return why what lies in the folder of a phase cannot be of it; empty if all is well."""
+        folder = self.path(key)
+        if not folder.exists():
+            return ""
+        try:
+            head = record.read_json(folder / record.CONFIG)
+            found = [row["epoch"] for row in record.read_lines(folder / record.METRICS)]
+            if key_of(head["identity"]) != key:
+                return f"{record.CONFIG} is of another phase, {key_of(head['identity'])}"
+            first, stop = head["identity"]["epochs"]
+            done = (folder / record.DONE).exists()
+        except DataError as error:
+            return str(error)
+        except (KeyError, TypeError, ValueError) as error:
+            return f"{record.CONFIG} or {record.METRICS} is not of a phase: {error!r}"
+        if found != [*range(first, stop)][: None if done else len(found)]:
+            return f"{record.METRICS} has epochs {_ranges(found)} of {first} to {stop - 1}"
+        return ""
 
     def put_aside(self, key: str, reason: str) -> Path:
-        """Rename a damaged folder, so that the phase is trained again and nothing is lost."""
+        """Rename a damaged folder, so that the phase is trained again and nothing is lost.
+
+        Only who holds the lock may do this.
+        """
         number = 1
         while (aside := self.root / f"{key}.damaged-{number}").exists():
             number += 1
         self.path(key).rename(aside)
         (aside / "reason").write_text(reason + "\n", encoding="utf-8")
         message = f"phase {key} cannot be used and is trained again: {reason}. It lies in {aside}."
-        warnings.warn(ClasswiseWarning(message), stacklevel=3)
+        warnings.warn(ClasswiseWarning(message), stacklevel=2)
         return aside
 
-    # Locks
+    def sweep(self, key: str) -> None:
+        """Delete what a killed process left: torn files, and the note that it was asked to stop."""
+        for path in self._litter(self.path(key)):
+            path.unlink(missing_ok=True)
 
-    @contextlib.contextmanager
-    def lock(self, key: str) -> Iterator[None]:
-        """Hold a phase for the time of a ``with`` block.
-
-        Raises:
-            Busy: if a living process holds it.
-        """
-        path, me = self.root / f"{key}.lock", _Holder.me()
-        self._take(path, me)
-        over = threading.Event()
-        beat = threading.Thread(target=_keep_alive, args=(path, me, over), daemon=True)
-        beat.start()
-        try:
-            yield
-        finally:
-            over.set()
-            beat.join()
-            if _Holder.read(path) == me:
-                path.unlink(missing_ok=True)
-
-    def _take(self, path: Path, me: _Holder) -> None:
-        for _ in range(100):
-            try:
-                handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
-            except FileExistsError:
-                if not self._void(path):
-                    raise Busy(
-                        f"{path.stem} is being trained by {_Holder.read(path)}; wait for it, or "
-                        f"delete {path} if that process is gone."
-                    ) from None
-                # Renamed before it is deleted: of two that find it void, one gets it.
-                grave = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
-                with contextlib.suppress(FileNotFoundError):
-                    path.rename(grave)
-                    grave.unlink()
-                continue
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(dataclasses.asdict(me), file)
-            return
-        raise Busy(f"{path} could not be taken.")
-
-    def _void(self, path: Path) -> bool:
-        try:
-            age = time.time() - path.stat().st_mtime
-        except FileNotFoundError:
-            return True
-        holder = _Holder.read(path)
-        if holder is not None and holder.host == socket.gethostname() and not _lives(holder.pid):
-            return True
-        return age > self.expires
+    @staticmethod
+    def _litter(folder: Path) -> list[Path]:
+        if not folder.is_dir():
+            return []
+        return [p for p in folder.iterdir() if p.name.endswith(".part") or p.name == ".stop"]
 
     # Housekeeping
 
-    def entries(self) -> list[Entry]:
-        """Return what is in the store, sorted by key."""
-        return [self._entry(p) for p in sorted(self.root.iterdir()) if p.is_dir()]
+    def entries(self, *, verify: bool = False) -> list[Entry]:
+        """Return what is in the store, sorted by key; folders of something else are left out.
 
-    def _entry(self, folder: Path) -> Entry:
-        key = folder.name
-        files = [p.stat().st_size for p in folder.iterdir() if p.is_file()]
+        Args:
+            verify: read every file, and say what is damaged.
+        """
+        folders = (p for p in self.root.iterdir() if _KEY.fullmatch(p.name) and p.is_dir())
+        return [self._entry(folder, verify) for folder in sorted(folders)]
+
+    def _entry(self, folder: Path, verify: bool) -> Entry:
+        key, wrong = folder.name, ""
+        size = sum(p.stat().st_size for p in folder.iterdir() if p.is_file())
+        state = "done" if (folder / record.DONE).exists() else "unfinished"
         try:
             head = record.read_json(folder / record.CONFIG)
             rows = record.read_lines(folder / record.METRICS)
-            label, epochs = head["label"], tuple(head["identity"]["epochs"])
-        except (DataError, KeyError, TypeError):
-            return Entry(key, "damaged", "", (0, 0), sum(files), 0.0)
-        state = "done" if (folder / record.DONE).exists() else "unfinished"
+            label, (first, stop) = head["label"], head["identity"]["epochs"]
+            seconds = sum(row.get("seconds", 0.0) for row in rows)
+        except (DataError, KeyError, TypeError, ValueError, AttributeError) as error:
+            label, first, stop, seconds, wrong = "", 0, 0, 0.0, str(error)
         if ".damaged-" in key:
-            state = "damaged"
-        elif state == "unfinished" and not self._void(self.root / f"{key}.lock"):
-            state = "busy"
-        seconds = sum(row.get("seconds", 0.0) for row in rows)
-        return Entry(key, state, label, epochs, sum(files), seconds)
+            why = folder / "reason"
+            wrong = why.read_text(encoding="utf-8").strip() if why.exists() else "put aside"
+        elif state == "unfinished" and not self._lock(key).is_void:
+            state, wrong = "busy", ""
+        elif verify and not wrong:
+            wrong = (self.wrong(key) if state == "done" else self.unfit(key)) or ""
+        state = "damaged" if wrong else state
+        return Entry(key, state, label, (first, stop), size, seconds, wrong)
 
     def find(self, prefix: str) -> str:
-        """Return the only key that begins like this."""
-        found = [p.name for p in self.root.iterdir() if p.is_dir() and p.name.startswith(prefix)]
+        """Return the only key that begins like this, or that is this."""
+        keys = [p.name for p in self.root.iterdir() if _KEY.fullmatch(p.name) and p.is_dir()]
+        found = [key for key in keys if key == prefix] or [k for k in keys if k.startswith(prefix)]
         if len(found) != 1:
-            what = "no phase" if not found else f"{len(found)} phases"
-            raise ArgumentError(f"{what} in {self.root} begin(s) with {prefix!r}.")
+            what = "no phase begins" if not found else f"{len(found)} phases begin"
+            raise ArgumentError(f"{what} with {prefix!r} in {self.root}; lab ls lists them.")
         return found[0]
 
     def show(self, prefix: str) -> dict[str, Any]:
-        """Return what is written at the head of a phase."""
+        """Return what is written at the head of a phase, and whether it is whole."""
         key = self.find(prefix)
-        head = record.read_json(self.path(key) / record.CONFIG)
-        return {**dataclasses.asdict(self._entry(self.path(key))), **head}
+        entry = dataclasses.asdict(self._entry(self.path(key), verify=True))
+        try:
+            return {**entry, **record.read_json(self.path(key) / record.CONFIG)}
+        except DataError:
+            return entry  # says what is wrong
 
     def gc(self, *, states: bool = False, unfinished: bool = False, dry_run: bool = False) -> int:
         """Delete what nothing needs, and return how many bytes that frees.
 
-        Damaged folders, void locks and torn files always go.
+        Damaged folders, void locks and torn files always go; what is being trained stays.
 
         Args:
             states: checkpoints of finished phases too; nothing can fork from these any more.
@@ -204,60 +213,42 @@ class Store:
             dry_run: only count.
         """
         freed = 0
-        for entry in self.entries():
-            folder = self.path(entry.key)
-            goes = [p for p in folder.iterdir() if p.name.endswith(".part")]
-            if entry.state == "damaged" or (unfinished and entry.state == "unfinished"):
-                freed += entry.size
-                if not dry_run:
-                    shutil.rmtree(folder)
+        for entry in self.entries(verify=True):
+            try:
+                with self.lock(entry.key):
+                    freed += self._tidy(entry, states, unfinished, dry_run)
+            except Busy:
                 continue
-            if states and entry.state == "done":
-                goes.append(folder / record.STATE)
-            freed += sum(p.stat().st_size for p in goes if p.exists())
+        for path in self.root.glob("*.lock"):
             if not dry_run:
-                for path in goes:
-                    path.unlink(missing_ok=True)
-        for path in self.root.glob("*.lock*"):
-            if not dry_run and self._void(path):
+                Lock(path, expires=self.expires).clear()
+        return freed
+
+    def _tidy(self, entry: Entry, states: bool, unfinished: bool, dry_run: bool) -> int:
+        folder = self.path(entry.key)
+        if not folder.exists():
+            return 0
+        if entry.state == "damaged" or (unfinished and entry.state == "unfinished"):
+            if not dry_run:
+                shutil.rmtree(folder)
+            return entry.size
+        goes = self._litter(folder)
+        if states and entry.state == "done":
+            goes.append(folder / record.STATE)
+        freed = sum(path.stat().st_size for path in goes if path.exists())
+        if not dry_run:
+            for path in goes:
                 path.unlink(missing_ok=True)
         return freed
 
 
-@dataclass(frozen=True)
-class _Holder:
-    host: str
-    pid: int
-    token: str
-
-    @classmethod
-    def me(cls) -> _Holder:
-        return cls(socket.gethostname(), os.getpid(), uuid.uuid4().hex)
-
-    @classmethod
-    def read(cls, path: Path) -> _Holder | None:
-        try:
-            return cls(**json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError):
-            return None
-
-    def __str__(self) -> str:
-        return f"process {self.pid} on {self.host}"
+def _incomplete(folder: Path) -> str:
+    """Return which file that every finished phase has ``done`` does not speak of."""
+    said = json.loads((folder / record.DONE).read_text(encoding="utf-8"))
+    missing = [name for name in _NEEDED if name not in said]
+    return f"{record.DONE} says nothing of {', '.join(missing)}" if missing else ""
 
 
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-def _keep_alive(path: Path, me: _Holder, over: threading.Event) -> None:
-    while not over.wait(_BEAT):
-        if _Holder.read(path) != me:
-            return
-        with contextlib.suppress(OSError):
-            os.utime(path)
+def _ranges(epochs: list[int]) -> str:
+    shown = ", ".join(map(str, epochs[:8])) + (", ..." if len(epochs) > 8 else "")
+    return shown or "none"

@@ -7,20 +7,21 @@ the store: a hyper-parameter that leaves the first phase alone shares it.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from classwise._checks import known_name
+from classwise._checks import known_name, whole_number
 from classwise.errors import ArgumentError
-from classwise.lab.execute import execute
-from classwise.lab.journal import ask, study_in, tell
+from classwise.lab.execute import Resources, execute
 from classwise.lab.plan import Node, Plan, Request, make_plan
 from classwise.lab.store import Store
 from classwise.recipes import Recipe
-from classwise.train.config import RunConfig, with_values
+from classwise.train.config import RunConfig, to_dict, with_values
 from classwise.train.observe import Observer
 
 __all__ = ["GRID", "SAMPLERS", "Stage", "Trial", "Tuning", "stages_of", "tune", "tuning_plan"]
@@ -33,6 +34,13 @@ GRID: dict[str, tuple[float, ...]] = {
     "nu": (0.05, 0.1, 0.15, 0.2, 0.25),
     "p": (0.99, 0.999, 0.9999),
     "max_margin": (0.3, 0.5, 0.7),
+}
+
+# The same letter means something of another size in these.
+_GRID_OF = {
+    ("focal", "gamma"): (0.5, 1.0, 2.0, 3.0),
+    ("cdt", "gamma"): (0.1, 0.2, 0.3, 0.4),
+    ("vs", "gamma"): (0.05, 0.1, 0.15, 0.2, 0.3),
 }
 
 SAMPLERS = ("grid", "tpe", "random")
@@ -92,27 +100,40 @@ def stages_of(method: str, grid: Grid) -> list[tuple[str, ...]]:
     for name, values in grid.items():
         if not values:
             raise ArgumentError(f"the grid of {name} is empty.")
-        first = {
-            str(Recipe.parse(method, **{name: v}).phases[0]) for v in (*values, values[0] + 0.001)
-        }
+        near = values[0] * 0.999 or 0.001  # a single value must differ from something
+        first = {str(Recipe.parse(method, **{name: v}).phases[0]) for v in (*values, near)}
         (early if len(first) > 1 else late).append(name)
     return [tuple(names) for names in (early, late) if names]
 
 
 def tuning_plan(
-    config: RunConfig, grid: Grid, seeds: int = 1, *, need_data: bool = True
+    config: RunConfig,
+    grid: Grid,
+    seeds: int = 1,
+    *,
+    sampler: str = "grid",
+    trials: int = 20,
+    need_data: bool = True,
 ) -> tuple[Plan, int]:
-    """Return what a search by grid trains, and how many runs the product of the grid has.
+    """Return what a search trains, and how many runs it stands for.
 
-    Which trunk is the best one is not known before; the first one stands for it.
+    Which trunk is the best one is not known before; the first one stands for it. A search by grid
+    stands for the product of the grid; what a sampler will draw, for the same runs alone.
     """
     fixed, points = dict(config.method.hyper), []
     for names in stages_of(config.method.method, grid):
         part = {name: grid[name] for name in names}
-        points += [{**fixed, **point} for point in _points(part)]
+        tried = _points(part) if sampler == "grid" else _stand_ins(part, trials)
+        points += [{**fixed, **point} for point in tried]
         fixed.update({name: values[0] for name, values in part.items()})
     plan = make_plan(_requests(config, points, seeds), need_data=need_data)
-    return plan, len(_points(grid)) * seeds
+    return plan, (len(_points(grid)) if sampler == "grid" else len(points)) * seeds
+
+
+def _stand_ins(grid: Grid, trials: int) -> list[dict[str, float]]:
+    """Return as many points as a sampler will draw; which these are does not change the cost."""
+    share = [(number + 0.5) / trials for number in range(trials)]
+    return [{n: min(v) + s * (max(v) - min(v)) for n, v in grid.items()} for s in share]
 
 
 def _points(grid: Grid) -> list[dict[str, float]]:
@@ -128,7 +149,10 @@ def tune(
     trials: int = 20,
     seeds: int = 1,
     journal: Path | None = None,
+    engine: str = "local",
+    resources: Resources | None = None,
     observer_for: Callable[[Node], Observer | None] = lambda node: None,
+    on_done: Callable[[Node, int, int], None] = lambda node, done, of: None,
 ) -> Tuning:
     """Search the hyper-parameters of a method on a validation split.
 
@@ -141,9 +165,14 @@ def tune(
         trials: of each stage, unless ``sampler`` is ``"grid"``.
         seeds: runs of each point, whose scores are averaged.
         journal: Optuna's journal; survives being killed at any moment.
+        engine: see ``classwise.lab.execute``, as for what follows.
+        resources: of a task of Ray.
         observer_for: makes the observer of a phase.
+        on_done: told each phase that is finished.
     """
     known_name("sampler", sampler, SAMPLERS)
+    trials = whole_number("trials", trials, low=1)
+    seeds = whole_number("seeds", seeds, low=1)
     method = config.method.method
     grid = default_grid(method) if grid is None else grid
     names = stages_of(method, grid)
@@ -154,24 +183,27 @@ def tune(
     tried: list[Request] = []
 
     def score(points: Sequence[Mapping[str, float]]) -> list[float]:
-        full = [{**fixed, **point} for point in points]
-        requests = _requests(config, full, seeds)
+        requests = _requests(config, [{**fixed, **point} for point in points], seeds)
         tried.extend(requests)
-        records = execute(make_plan(requests), store, observer_for=observer_for)
+        records = execute(
+            make_plan(requests),
+            store,
+            engine=engine,
+            resources=resources,
+            observer_for=observer_for,
+            on_done=on_done,
+        )
         values = [record.epochs[-1]["val"]["balanced"] for record in records]
         return [statistics.fmean(values[i : i + seeds]) for i in range(0, len(values), seeds)]
 
-    for number, stage_names in enumerate(names):
+    for stage_names in names:
         part = {name: grid[name] for name in stage_names}
         if sampler == "grid":
             points = _points(part)
             found = [Trial(p, s) for p, s in zip(points, score(points), strict=True)]
         else:
-            study = study_in(journal, f"{method} stage {number + 1}", sampler, config.seed)
-            while len(study.trials) == 0 or len(_done(study)) < trials:
-                trial, point = ask(study, part)
-                tell(study, trial, score([point])[0])
-            found = [Trial(t.params, t.value) for t in _done(study)]
+            name = _study_name(config, part, fixed, sampler, seeds)
+            found = _sampled(name, part, score, sampler, trials, config.seed, journal)
         stages.append(Stage(stage_names, tuple(found)))
         fixed.update(stages[-1].best.hyper)
     plan = make_plan(tried)
@@ -179,17 +211,55 @@ def tune(
     return Tuning(method, tuple(stages), fixed, plan.epochs, plan.epochs_alone, product)
 
 
+def _sampled(
+    name: str,
+    grid: Grid,
+    score: Callable[[Sequence[Mapping[str, float]]], list[float]],
+    sampler: str,
+    trials: int,
+    seed: int,
+    journal: Path | None,
+) -> list[Trial]:
+    """Score points that Optuna draws, those of the journal included."""
+    from classwise.lab.journal import Search, journal_in  # noqa: PLC0415  (slow to import)
+
+    with journal_in(journal) as storage:
+        search = Search(storage, name, sampler=sampler, seed=seed, grid=grid)
+        while len(search.scored) < trials:
+            trial, point = search.ask()
+            search.tell(trial, score([point])[0])
+        return [Trial(point, value) for point, value in search.scored]
+
+
+def _study_name(
+    config: RunConfig, grid: Grid, fixed: Mapping[str, float], sampler: str, seeds: int
+) -> str:
+    """Return a name that only the same search has: a journal's scores are good for no other."""
+    plain = to_dict(config)
+    what = {name: plain[name] for name in ("data", "model", "method", "optim", "seed", "precision")}
+    text = json.dumps([what, {n: list(v) for n, v in grid.items()}, dict(fixed), sampler, seeds])
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    return f"{config.method.method} {','.join(grid)} {digest}"
+
+
 def default_grid(method: str) -> dict[str, Sequence[float]]:
-    """Return the grid of the hyper-parameters that a method takes."""
-    recipe_takes = [n for n in GRID if _takes(method, n) and n != "deferred_tau"]
-    if not recipe_takes:
+    """Return the grid of the hyper-parameters that a method takes.
+
+    >>> list(default_grid("vs+tla+adrw"))
+    ['gamma', 'tau', 'deferred_tau', 'nu']
+    """
+    base = method.partition("+")[0]
+    grid = {name: _GRID_OF.get((base, name), values) for name, values in GRID.items()}
+    found = {name: values for name, values in grid.items() if _takes(method, name)}
+    if not found:
         raise ArgumentError(
             f"{method!r} has nothing to tune; give a grid, such as --grid tau=0.5,1."
         )
-    return {name: GRID[name] for name in recipe_takes}
+    return dict(found)
 
 
 def _takes(method: str, name: str) -> bool:
+    Recipe.parse(method)  # an unknown method is an error, and takes nothing
     try:
         Recipe.parse(method, **{name: GRID[name][0]})
     except ArgumentError:
@@ -208,7 +278,3 @@ def _requests(
         for point in points
         for seed in range(seeds)
     ]
-
-
-def _done(study: object) -> list:
-    return [t for t in study.trials if t.state.name == "COMPLETE"]  # type: ignore[attr-defined]

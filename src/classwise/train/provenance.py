@@ -15,7 +15,7 @@ from lightning_fabric import Fabric
 import classwise
 from classwise.train.setup import Setup
 
-__all__ = ["revision", "stamp"]
+__all__ = ["device_name", "revision", "stamp"]
 
 _LIBRARIES = ("torch", "torchvision", "timm", "lightning-fabric", "numpy")
 
@@ -28,7 +28,7 @@ def stamp(fabric: Fabric, ready: Setup) -> dict[str, Any]:
         "revision": revision(),
         "python": platform.python_version(),
         "libraries": {name: _version(name) for name in _LIBRARIES},
-        "device": _device(fabric.device),
+        "device": device_name(fabric.device),
         "processes": fabric.world_size,
         "threads": torch.get_num_threads(),
         "precision": ready.config.precision,
@@ -65,7 +65,8 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _device(device: torch.device) -> str:
+def device_name(device: torch.device) -> str:
+    """Return what a device is called in results: a GPU's model, or the processor's kind."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{device.type} ({platform.machine()})"
