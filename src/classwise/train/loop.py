@@ -181,7 +181,7 @@ class Trainer:
         if not math.isfinite(loss):
             raise StateError(
                 f"the loss became {loss} in epoch {epoch}: lower lr or set clip, and look at the "
-                "inputs for values that are not finite."
+                f"inputs for values that are not finite. {self.criterion.slope_warning}".rstrip()
             )
         found = accuracy_table(sums.accuracy, self.criterion.shots)
         groups = {name: float(found[name]) for name in self.criterion.shots if name in found}
