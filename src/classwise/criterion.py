@@ -26,11 +26,19 @@ from classwise.errors import (
     StateError,
 )
 from classwise.estimation import SlopeSetting, estimate, extreme, slope_config
+from classwise.losses._head import head_losses
 from classwise.losses._reduce import check_reduction, mass, mean_divisor, reduce
-from classwise.losses._scores import Scores, Target
+from classwise.losses._scores import Scores, Target, upcast
+from classwise.losses.linear import checked_head, weighted
 from classwise.phases import Phase, epoch_of
 from classwise.recipes import Recipe
-from classwise.stats.bins import BinTable, bin_table, empty_bins, update_bins
+from classwise.stats.bins import (
+    BinTable,
+    bin_table,
+    empty_bins,
+    update_bins,
+    update_bins_with_predictions,
+)
 from classwise.stats.shots import shots
 
 __all__ = ["Criterion"]
@@ -286,9 +294,7 @@ class Criterion(Resumes):
         """
         logits = tensor_of_logits(logits, self.terms.num_classes)
         target = tensor_of_target(target, logits, self.ignore_index)
-        training = self.training and torch.is_grad_enabled()
-        if training and not self._started:
-            raise StateError("call start_epoch(0) before the first training step.")
+        training = self._trains()
         if training and self._needs_features and features is None:
             raise ArgumentError(
                 f"{self.recipe.name!r} needs the features that the last layer sees: "
@@ -301,21 +307,83 @@ class Criterion(Resumes):
         losses = spec.per_sample(scores, smooth, self.terms, features, **hyper)
         if training and track:
             self._track(scores, target)
-        if self.reduction != "mean":
-            return reduce(losses, self.reduction, None)
-        normalize = self.normalize or spec.normalize
-        divisor = mean_divisor(goal, self.terms.alpha, normalize, scores.logits, normalizer)
-        if training and normalize == "weights":
-            # Gradients are averaged over the ranks later; this makes them those of a sum over the
-            # whole batch.
-            divisor = mean_over_ranks(divisor, self.process_group)
-        loss = reduce(losses, "mean", divisor)
+        divisor = self._divisor(goal, scores.logits, normalizer, training)
+        loss = reduce(losses, self.reduction, divisor)
         if spec.batch_part is not None:
             # This batch's share of what the mean is over: of the micro-batches, of the ranks.
-            own = mass(goal, self.terms.alpha, normalize, scores.logits)
+            own = mass(goal, self.terms.alpha, self.normalize or spec.normalize, scores.logits)
             part = spec.batch_part(scores, goal, self._log_prior, **hyper)
             loss = loss + reduce(own * part, "mean", divisor)
         return loss
+
+    def linear(
+        self,
+        features: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        target: Tensor,
+        *,
+        normalizer: Tensor | float | None = None,
+        track: bool = True,
+    ) -> Tensor:
+        """Return the loss of a linear head without making its (N, C) logits, and track them.
+
+        It equals ``criterion(F.linear(features, weight, bias), target)`` where memory does not
+        allow that, see ``classwise.linear_vs_loss``. The running phase must be one of class terms.
+
+        Args:
+            features: input of the head, (N, D).
+            weight: (C, D).
+            bias: (C,) or None.
+            target: int64 class indices, (N,).
+            normalizer: as for a dense batch.
+            track: as for a dense batch.
+        """
+        checked_head(features, weight, bias, self.terms)
+        like = upcast(features.new_empty(())).expand(len(features), len(weight))
+        target = tensor_of_target(target, like, self.ignore_index)
+        goal, training = Target(target, self.ignore_index, like.dtype), self._trains()
+        if self.phase.spec.name != "vs" or self.label_smoothing or goal.index is None:
+            raise ArgumentError(
+                f"criterion.linear needs a loss of class terms, class indices and no label "
+                f"smoothing; got {self.phase.spec.name!r}, target of {target.dtype}, "
+                f"label_smoothing={self.label_smoothing:g}. Use criterion(logits, target)."
+            )
+        config = self.slope_config if training and track else None
+        view = None if config is None else config.logits
+        losses, seen = head_losses(
+            features, weight, bias, goal.index, self.terms, view=view, scale=self._logit_scale
+        )
+        if training and track:
+            self._changed()
+        if config is not None and seen is not None:
+            update_bins_with_predictions(
+                self.statistics(),
+                target,
+                **seen._asdict(),
+                group_by=config.group_by,
+                ignore_index=self.ignore_index,
+            )
+        divisor = self._divisor(goal, like, normalizer, training)
+        return reduce(weighted(losses, goal, self.terms), self.reduction, divisor)
+
+    def _trains(self) -> bool:
+        training = self.training and torch.is_grad_enabled()
+        if training and not self._started:
+            raise StateError("call start_epoch(0) before the first training step.")
+        return training
+
+    def _divisor(
+        self, goal: Target, like: Tensor, normalizer: Tensor | float | None, training: bool
+    ) -> Tensor | None:
+        if self.reduction != "mean":
+            return None
+        normalize = self.normalize or self.phase.spec.normalize
+        divisor = mean_divisor(goal, self.terms.alpha, normalize, like, normalizer)
+        # Gradients are averaged over the ranks later; this makes them those of a sum over the whole
+        # batch.
+        over_ranks = training and normalize == "weights"
+        return mean_over_ranks(divisor, self.process_group) if over_ranks else divisor
 
     def mass(self, target: Tensor) -> Tensor:
         """Return what a mean over these targets divides by: to be passed as ``normalizer``.
@@ -334,13 +402,16 @@ class Criterion(Resumes):
         normalize = self.normalize or self.phase.spec.normalize
         return mass(Target(goal, self.ignore_index, like.dtype), self.terms.alpha, normalize, like)
 
-    @torch.no_grad()
-    def _track(self, scores: Scores, target: Tensor) -> None:
+    def _changed(self) -> None:
         # Written only where they change: a compiled forward guards on them.
         if self._synced:
             self._synced = False
         if self._loaded:
             self._loaded = False
+
+    @torch.no_grad()
+    def _track(self, scores: Scores, target: Tensor) -> None:
+        self._changed()
         if self.slope_config is None:
             return
         if self.slope_config.logits == "adjusted":

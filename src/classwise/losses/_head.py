@@ -20,8 +20,8 @@ from classwise.terms import Terms
 
 __all__ = ["HeadView", "head_losses"]
 
-_ELEMENTS = 2**21
-"""Logits of one chunk by default: 8 MB in float32."""
+_ELEMENTS = 2**20
+"""Logits of one chunk by default: 4 MB in float32."""
 
 
 class HeadView(NamedTuple):
@@ -57,7 +57,7 @@ def head_losses(
         bias: (C,) or None.
         index: legal class indices, int64 (N,).
         terms: the class terms; alpha is the caller's.
-        chunk: classes at a time; None is as many as make 8 MB of logits.
+        chunk: classes at a time; None is as many as make 4 MB of logits.
         view: None, or which logits to look at as well: ``"raw"`` or ``"adjusted"``.
         scale: of the raw logits that ``view`` sees.
     """
@@ -183,7 +183,9 @@ class _HeadLoss(torch.autograd.Function):
                     slope.mul_(head.terms.beta[part].to(slope))
                 if of_x is not None:
                     of_x.addmm_(slope, head.rows(part))
-                if of_w is not None:
+                if of_w is not None and of_w.dtype == slope.dtype:
+                    torch.mm(slope.T, head.features, out=of_w[part])
+                elif of_w is not None:
                     of_w[part] = slope.T @ head.features
                 if of_b is not None:
                     of_b[part] = slope.sum(0)

@@ -55,7 +55,7 @@ def linear_vs_loss(
         label_smoothing: in [0, 1].
         normalizer: divide by this instead of the batch's own mass.
         chunk: classes at a time, or samples with probabilities and label smoothing; None is what
-            makes 8 MB of logits, or 64 samples.
+            makes 4 MB of logits, or 64 samples.
 
     >>> import torch, classwise as cw
     >>> x, w, y = torch.randn(8, 4), torch.randn(3, 4), torch.randint(3, (8,))

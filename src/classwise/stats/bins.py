@@ -27,7 +27,15 @@ from classwise.errors import ArgumentError
 from classwise.losses._scores import largest, upcast
 from classwise.stats._where import sum_dtype
 
-__all__ = ["GROUPINGS", "BinState", "BinTable", "bin_table", "empty_bins", "update_bins"]
+__all__ = [
+    "GROUPINGS",
+    "BinState",
+    "BinTable",
+    "bin_table",
+    "empty_bins",
+    "update_bins",
+    "update_bins_with_predictions",
+]
 
 GROUPINGS = ("target", "prediction", "score")
 
@@ -170,20 +178,73 @@ def update_bins(
     soft = target.to(logits.dtype) if target.is_floating_point() else None
     label = target.argmax(1) if soft is not None else target
     best, predicted = largest(log_probs)
-    finite = torch.isfinite(best)  # a NaN or +inf anywhere in a row makes its log-softmax NaN
-    wanted = torch.ones_like(finite) if soft is not None else label != ignore_index
-    valid = wanted & finite
-    label = torch.where(valid, label, 0)
-    state.skipped.add_((wanted & ~finite).sum())
-    state.seen.index_add_(0, label.flatten(), valid.flatten().long())
+    label, valid = _counted(state, label, best, None if soft is not None else ignore_index)
     if group_by == "score":
         _add_scores(state, logits, log_probs, label, soft, valid)
     else:
         right = (predicted == label) if soft is None else _at(soft, predicted)
-        confidence = best.exp()
-        group = label if group_by == "target" else predicted
-        bins = _bin_of(confidence, state.count.shape[1])
-        _scatter(state, group, bins, valid, right, confidence, _at(logits, predicted))
+        logit = _at(logits, predicted)
+        _add_predictions(state, group_by, label, valid, predicted, right, best.exp(), logit)
+
+
+@torch.no_grad()
+def update_bins_with_predictions(
+    state: BinState,
+    target: Tensor,
+    *,
+    log_prob: Tensor,
+    predicted: Tensor,
+    logit: Tensor,
+    group_by: str = "target",
+    ignore_index: int = -100,
+) -> None:
+    """Add a batch whose logits nobody holds, by what was kept of them; (N,) each.
+
+    Args:
+        state: changed.
+        target: int64 indices.
+        log_prob: log-probability of the predicted class.
+        predicted: the class with the largest logit.
+        logit: of the predicted class.
+        group_by: ``"target"`` or ``"prediction"``; ``"score"`` needs all logits.
+        ignore_index: target value that does not count.
+    """
+    if known_name("group_by", group_by, GROUPINGS) == "score":
+        raise ArgumentError(
+            "group_by='score' needs all logits of a sample; legal without them are "
+            "'target' and 'prediction'."
+        )
+    label, valid = _counted(state, target, log_prob, ignore_index)
+    right = predicted == label
+    _add_predictions(state, group_by, label, valid, predicted, right, log_prob.exp(), logit)
+
+
+def _counted(
+    state: BinState, label: Tensor, best: Tensor, ignore_index: int | None
+) -> tuple[Tensor, Tensor]:
+    """Count the samples of each class; return their classes, and which have a place in the bins."""
+    finite = torch.isfinite(best)  # a NaN or +inf anywhere in a row makes its log-softmax NaN
+    wanted = torch.ones_like(finite) if ignore_index is None else label != ignore_index
+    valid = wanted & finite
+    label = torch.where(valid, label, 0)
+    state.skipped.add_((wanted & ~finite).sum())
+    state.seen.index_add_(0, label.flatten(), valid.flatten().long())
+    return label, valid
+
+
+def _add_predictions(
+    state: BinState,
+    group_by: str,
+    label: Tensor,
+    valid: Tensor,
+    predicted: Tensor,
+    right: Tensor,
+    confidence: Tensor,
+    logit: Tensor,
+) -> None:
+    group = label if group_by == "target" else predicted
+    bins = _bin_of(confidence, state.count.shape[1])
+    _scatter(state, group, bins, valid, right, confidence, logit)
 
 
 def _add_scores(
