@@ -194,6 +194,6 @@ def extreme(kappa_star: Tensor) -> str:
     return (
         f"kappa* of class {worst} is {kappa:.3g}, so its logits are multiplied by {1 / kappa:.3g}; "
         f"{beyond} of {len(kappa_star)} classes are off by more than {_EXTREME:g}. Training may "
-        "diverge or stand still: slopes='stable' keeps kappa* near 1, a SlopeConfig with "
-        "bound=(low, high) and center=True in a range of yours."
+        "diverge or stand still. Use slopes='stable', which keeps kappa* near 1, or a SlopeConfig "
+        "with a bound=(low, high)."
     )
