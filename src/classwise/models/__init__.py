@@ -82,6 +82,7 @@ MODELS: dict[str, ModelSpec] = {
         ModelSpec("mlp", "Hidden layers of 256 and 128, or mlp:WIDTHS", "", Mlp, dims=None),
     )
 }
+"""The registry: models that live here, by name."""
 
 
 def build(

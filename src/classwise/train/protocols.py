@@ -145,6 +145,7 @@ PROTOCOLS: dict[str, Protocol] = {
         ),
     )
 }
+"""The registry: protocols by name."""
 
 
 def apply(config: RunConfig, name: str) -> RunConfig:

@@ -137,6 +137,7 @@ SCHEDULES: dict[str, ScheduleSpec] = {
         ScheduleSpec("constant", "the base rate throughout", "", _constant),
     )
 }
+"""The registry: schedules by name."""
 
 
 def lr_at(
