@@ -20,7 +20,9 @@ from classwise.data import list_sources
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", *PAGES]
-PUBLIC = ["data", "models", "train.config", "lab", "lab.tune", "paper", "report"]
+PUBLIC = ["theory", "data", "models", "train.config", "train.protocols", "train.schedules"]
+PUBLIC += ["lab", "lab.tune", "paper", "report"]
+PUBLIC += ["adapters.lightning", "adapters.transformers", "adapters.sklearn"]
 
 
 def read(name: str) -> str:
@@ -123,6 +125,10 @@ def test_the_table_of_make_demo_is_its_own(generator: Any):
     assert ours["balanced"]["mean"] > ce["balanced"]["mean"] + spread
 
 
+def _is_module(name: str) -> bool:
+    return (ROOT / "src/classwise" / name.replace(".", "/")).with_suffix(".py").exists()
+
+
 def test_every_public_name_is_in_the_reference():
     pages = "".join(read(name) for name in PAGES if Path(name).name.startswith("api"))
     shown = set(re.findall(r"^::: classwise\.([\w.]+)$", pages, re.MULTILINE))
@@ -130,6 +136,11 @@ def test_every_public_name_is_in_the_reference():
     assert set(cw.__all__) - shown == errors
     assert "errors" in shown
     assert set(PUBLIC) <= shown
+    for name in PUBLIC:
+        package = importlib.import_module(f"classwise.{name}")
+        # A function that is called like its module has to be asked for by its full name.
+        hidden = [f"{name}.{n}.{n}" for n in package.__all__ if _is_module(f"{name}.{n}")]
+        assert set(hidden) <= shown
 
 
 def test_every_source_of_data_has_a_section():
@@ -179,4 +190,10 @@ def test_the_site_needs_no_network(tmp_path: Path):
         assert "arithmatex" not in html
     styles = "".join(p.read_text(encoding="utf-8") for p in tmp_path.rglob("*.css"))
     assert not re.search(r"url\([\"']?(?:https?:)?//|@import", styles)
+    reference = "".join(p.read_text(encoding="utf-8") for p in tmp_path.glob("api*.html"))
+    for name in ("", *PUBLIC):
+        home = f"classwise.{name}".rstrip(".")
+        for public in set(importlib.import_module(home).__all__) - {"terms", "theory"}:
+            places = (f"{home}.{public}", f"{home}.{public}.{public}", f"classwise.errors.{public}")
+            assert any(f'id="{place}"' in reference for place in places), f"{home}.{public}"
     assert "<math" in (tmp_path / "idea.html").read_text(encoding="utf-8")
