@@ -53,9 +53,10 @@ def test_ranks_may_see_different_numbers_of_batches(results):
 
 
 def test_rank_zero_saves_for_all(results):
-    totals = [result["resume"]["synced"] for result in results]
-    assert totals == [5 * 30, 0]
-    assert [result["resume"]["loaded"] for result in results] == [5 * 30, 0]
+    counted = sum(int((ranks.whole_batch(step)[1] >= 0).sum()) for step in range(5))
+    assert counted < 5 * 30
+    assert [result["resume"]["synced"] for result in results] == [counted, 0]
+    assert [result["resume"]["loaded"] for result in results] == [counted, 0]
     for result in results:
         assert torch.equal(result["resume"]["first"], result["resume"]["resumed"])
         assert not torch.equal(result["resume"]["first"], torch.ones(2, 5, dtype=torch.float64))
