@@ -90,11 +90,11 @@ def _unpacked(hint: Any) -> tuple[Any, tuple[Any, ...]]:
 
 def _value(hint: Any) -> str:
     """Return what follows a flag: ``INT or FLOAT``."""
-    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    union = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    kinds = [kind for kind in union if kind is not types.NoneType]
     if typing.get_origin(kinds[0]) is tuple:
         return f"{_value(typing.get_args(kinds[0])[0])} ..."
-    words = {str: "TEXT"}
-    return " or ".join(words.get(k, k.__name__.upper()) for k in kinds if k is not types.NoneType)
+    return " or ".join("TEXT" if kind is str else str(kind.__name__).upper() for kind in kinds)
 
 
 def _default(field: dataclasses.Field[Any]) -> str:
