@@ -55,7 +55,7 @@ bench: $(VENV)/.installed-test  ## measure, side by side, what is claimed to be 
 docs: $(VENV)/.installed-docs  ## build the documentation into site/
 	$(BIN)/python docs/generate.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	@echo "documentation: site/index.html"
+	@echo "documentation: site/index.html (with search: python -m http.server --directory site)"
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) $(OLDEST) site build dist .pytest_cache .ruff_cache .hypothesis

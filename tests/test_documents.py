@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from paper_rows import row
 
 import classwise as cw
 from classwise.cli import COMMANDS, main
 from classwise.data import list_sources
+from classwise.paper import results
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))
@@ -141,6 +143,18 @@ def test_every_public_name_is_in_the_reference():
         # A function that is called like its module has to be asked for by its full name.
         hidden = [f"{name}.{n}.{n}" for n in package.__all__ if _is_module(f"{name}.{n}")]
         assert set(hidden) <= shown
+
+
+def test_results_stand_beside_the_papers(generator: Any, tmp_path: Path, monkeypatch: Any):
+    monkeypatch.setattr(generator.measured, "RESULTS", tmp_path)
+    assert "Not trained yet" in generator.PARTS["results-cifar100"]()
+    results.append(tmp_path / "table-3.csv", [row(), row(key="f" * 16, seed=1, best=39.9)])
+    for part in ("results-cifar100", "results-paper"):
+        ours = [line for line in generator.PARTS[part]().splitlines() if "CE |" in line]
+        assert len(ours) == 1
+        assert "| 38.3 ± 0.4 |" in ours[0]  # the paper's
+        assert "| 39.4 ± 0.7 |" in ours[0]  # mean and spread of 38.9 and 39.9
+    assert "Table 3" in generator.PARTS["results-paper"]()
 
 
 def test_every_source_of_data_has_a_section():
