@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from classwise._checks import known_name, nearest
+from classwise.data.sampling import KINDS
 from classwise.errors import ArgumentError, UnknownNameError
+from classwise.train.schedules import SCHEDULES
 
 __all__ = [
     "PRECISIONS",
@@ -31,7 +33,11 @@ __all__ = [
     "with_values",
 ]
 
+_SEEDS = 2**32
+"""As NumPy has it; torch and Python take more."""
+
 PRECISIONS = ("32-true", "bf16-mixed")
+"""Precisions of training."""
 
 
 @dataclass(frozen=True)
@@ -315,13 +321,26 @@ def differences(saved: Mapping[str, Any], mine: Mapping[str, Any]) -> list[str]:
 
 def check(config: RunConfig) -> None:
     """Raise for what no data can make legal."""
+    for name, value in (("seed", config.seed), ("subset_seed", config.data.subset_seed)):
+        if not 0 <= value < _SEEDS:
+            raise ArgumentError(f"{name}={value} must be in [0, 2**32).")
+    _check_names(config)
+    _check_ranges(config)
+
+
+def _check_names(config: RunConfig) -> None:
     known_name("optimizer", config.optim.optimizer, ("sgd", "adamw"))
+    known_name("sampler", config.data.sampler, KINDS)
+    known_name("schedule", config.optim.schedule, SCHEDULES)
     if config.precision is not None:
         known_name("precision", config.precision, PRECISIONS)
     if config.select is not None:
         known_name("select", config.select, ("val", "test"))
     if config.model.head is not None:
         known_name("head", config.model.head, ("linear", "cosine"))
+
+
+def _check_ranges(config: RunConfig) -> None:
     positive = {
         "epochs": config.optim.epochs,
         "batch_size": config.optim.batch_size,
@@ -343,12 +362,12 @@ def check(config: RunConfig) -> None:
         "deferred_sam": config.optim.deferred_sam,
         "clip": config.optim.clip,
         "workers": config.data.workers,
-        "seed": config.seed,
-        "subset_seed": config.data.subset_seed,
     }
     for name, value in not_negative.items():
         if value is not None and not 0 <= value < float("inf"):
             raise ArgumentError(f"{name}={value} must be finite and not negative.")
+    if config.optim.momentum >= 1:
+        raise ArgumentError(f"momentum={config.optim.momentum} must be below 1.")
     val = config.data.val
     if not (0 <= val < 1 or (isinstance(val, int) and val >= 1)):
         raise ArgumentError(f"val={val} must be a fraction in [0, 1) or a whole number of samples.")

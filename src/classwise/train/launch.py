@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 
-from classwise.errors import CheckpointError
+from classwise.errors import ArgumentError, CheckpointError
 from classwise.train import record
 from classwise.train.config import RunConfig, differences, to_dict
 from classwise.train.defaults import torch_device
@@ -64,6 +64,7 @@ def run(
         Interrupted: after SIGINT or SIGTERM, with the state saved.
         CheckpointError: if the folder holds something else.
     """
+    _check_devices(config)
     ready = setup(config)
     folder, stop = Path(folder), ready.epochs if stop is None else stop
     _claim(folder, ready, identity, resume=resume)
@@ -76,10 +77,23 @@ def run(
     return record.read_run(folder)
 
 
+def _check_devices(config: RunConfig) -> None:
+    """Raise for more processes than the machine can serve: each loads torch and the data."""
+    kind = torch_device(config.device).type
+    there = torch.cuda.device_count() if kind == "cuda" else 1
+    there = max(2, os.cpu_count() or 1) if kind == "cpu" else there
+    if config.devices > there:
+        raise ArgumentError(f"devices={config.devices}: at most {there} on {kind} here.")
+
+
 def _claim(folder: Path, ready: Setup, identity: dict[str, Any] | None, *, resume: bool) -> None:
     """Make the folder, or make sure that what it holds is of this configuration."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArgumentError(f"{folder} cannot be made: {error.strerror}.") from error
     if not (folder / record.CONFIG).exists():
-        if folder.exists() and any(not p.name.startswith(".") for p in folder.iterdir()):
+        if any(not p.name.startswith(".") for p in folder.iterdir()):
             raise CheckpointError(f"{folder} is not empty and holds no run; name another folder.")
         return
     if not resume:
