@@ -7,6 +7,7 @@ is said in one line; ``--debug`` shows where.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -71,6 +72,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _front(words)
     try:
         return _run(words[0], words[1:])
+    except BrokenPipeError:  # whoever read the output has left: `| head`
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (nothing is to flush into the pipe)
+        return FAILED
     except SystemExit as stop:  # from the parser of flags
         return stop.code if isinstance(stop.code, int) else WRONG_USAGE
     except (Exception, KeyboardInterrupt) as error:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -14,7 +14,11 @@ from classwise._checks import known_name
 from classwise.cli.console import console, percent, print_json, table
 from classwise.cli.flags import Output
 from classwise.cli.parsing import parse
+from classwise.data.findings import shown
 from classwise.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from classwise.data.audit import Audit
 
 __all__ = ["evaluate", "inspect", "list_names", "report"]
 
@@ -110,8 +114,43 @@ def inspect(words: Sequence[str]) -> int:
     if flags.output.json:
         print_json(found.as_dict())
     else:
-        console().print(str(found), markup=False)
+        _print_audit(found)
     return 0 if found.sound else 1
+
+
+_LISTED = 20
+
+
+def _print_audit(found: Audit) -> None:
+    screen = console()
+    counts = sorted(zip(found.class_counts, found.class_names, strict=True), reverse=True)
+    if counts:
+        sizes = ", ".join(f"{name} {size:,}" for name, size in found.sizes.items())
+        groups = ", ".join(f"{count} {name}" for name, count in found.shots.items())
+        shape = " x ".join(map(str, found.input_shape))
+        lines = [
+            f"{found.uri}: {found.kind} of {shape}, {len(counts)} classes",
+            f"samples: {sizes}",
+            f"training samples of a class: {counts[-1][0]:,} to {counts[0][0]:,}"
+            + (f", ratio {found.imbalance_ratio:.1f}" if found.imbalance_ratio else ""),
+            f"classes by shots: {groups}",
+        ]
+        screen.print("\n".join(lines), markup=False)
+        ends = counts
+        if len(counts) > _LISTED:
+            ends = [*counts[: _LISTED // 2], (None, "..."), *counts[-_LISTED // 2 :]]
+        rows = [[shown(name), "" if count is None else f"{count:,}"] for count, name in ends]
+        screen.print(table("", ("class", "training"), rows))
+    for title, lines in (
+        ("problem", found.problems),
+        ("warning", found.warnings),
+        ("note", found.notes),
+    ):
+        for line in lines:
+            screen.print(f"{title}: {line}", markup=False)
+    if found.suggestion is not None:
+        command, reason = found.suggestion
+        screen.print(f"to begin: {command}\n          ({reason})", markup=False)
 
 
 @dataclass(frozen=True)

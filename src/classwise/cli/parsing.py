@@ -171,6 +171,8 @@ def _sentence(box: str, prog: str) -> str:
     if found := re.match(r"Error parsing (\S+): no type matching (\S+) could .*?\[(.*?)\]", first):
         flag, wanted, got = found.groups()
         return f"{flag} {got} must be {wanted.replace('|', ' or ')}."
+    if found := re.match(r"Error parsing (\S+): invalid literal for int.*?: (.*)", first):
+        return f"{found[1]} {found[2]} must be INT."
     if found := re.match(r"Error parsing (\S+): (.*)", first):
         return f"{found[1]}: {found[2]}"
     if found := re.match(r"Unrecognized(?: or misplaced)? options: (.*)", first):

@@ -122,6 +122,8 @@ class CompareFlags:
 
 def compare(words: Sequence[str]) -> int:
     """Train several methods."""
+    if any(word.partition("=")[0] == "--method" for word in words):
+        raise ArgumentError("compare takes several methods: --methods ce,la instead of --method.")
     flags = parse(CompareFlags, words, prog="compare", default=CompareFlags(run=defaults(words)))
     config = run_config(flags.run, flags.settings)
     methods = [name.strip() for name in flags.methods.split(",") if name.strip()]
