@@ -245,7 +245,7 @@ class Criterion(Resumes):
                     f"epoch {self._epoch}: {int(state.skipped)} sample(s) had logits that are not "
                     f"finite and were left out of the statistics. {self.slope_warning}".rstrip()
                 ),
-                stacklevel=3,
+                stacklevel=4,  # the caller of start_epoch: no_grad is a frame of its own
             )
         if estimates and bool(state.count.any()):
             self._update_slopes(bin_table(state))
