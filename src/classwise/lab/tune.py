@@ -35,6 +35,7 @@ GRID: dict[str, tuple[float, ...]] = {
     "p": (0.99, 0.999, 0.9999),
     "max_margin": (0.3, 0.5, 0.7),
 }
+"""Values that are tried where none are given."""
 
 # The same letter means something of another size in these.
 _GRID_OF = {
@@ -44,6 +45,7 @@ _GRID_OF = {
 }
 
 SAMPLERS = ("grid", "tpe", "random")
+"""How points are chosen: all of them, or by Optuna."""
 
 Grid = Mapping[str, Sequence[float]]
 
@@ -75,6 +77,7 @@ class Tuning:
 
     Args:
         method: that was tuned.
+        data: on which, and how it was imbalanced.
         stages: in order.
         best: the hyper-parameters found.
         epochs: trained, shared phases once.
@@ -83,6 +86,7 @@ class Tuning:
     """
 
     method: str
+    data: str
     stages: tuple[Stage, ...]
     best: Mapping[str, float]
     epochs: int
@@ -208,7 +212,8 @@ def tune(
         fixed.update(stages[-1].best.hyper)
     plan = make_plan(tried)
     product = len(_points(grid)) * seeds * plan.epochs_alone // len(plan.leaves)
-    return Tuning(method, tuple(stages), fixed, plan.epochs, plan.epochs_alone, product)
+    data = f"{config.data.source} {config.data.imbalance}"
+    return Tuning(method, data, tuple(stages), fixed, plan.epochs, plan.epochs_alone, product)
 
 
 def _sampled(

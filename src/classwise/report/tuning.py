@@ -28,18 +28,19 @@ _TEMPLATE = """<!DOCTYPE html>
 <header><p class="eyebrow">classwise tuning</p><h1>{{ method }}</h1>
 <p class="verdict">Best on the validation split: {{ best }}.</p>
 <dl class="facts">
+<div><dt>data</dt><dd>{{ data }}</dd></div>
 <div><dt>epochs trained</dt><dd>{{ "{:,}".format(epochs) }}</dd></div>
 <div><dt>these trials as separate runs</dt><dd>{{ "{:,}".format(alone) }}</dd></div>
 <div><dt>the whole grid as separate runs</dt><dd>{{ "{:,}".format(product) }}</dd></div>
 </dl></header><main>
 {% for stage in stages %}
-<section><h2>Stage {{ loop.index }}: {{ stage.names | join(", ") }}</h2>
+<section><h2>Stage {{ loop.index }}: {{ stage.names | join(", ") }}</h2><div>
 {% for figure in stage.figures %}{{ figure }}{% endfor %}
 <div class="scroll"><table><thead><tr>
-{% for name in stage.names %}<th scope="col">{{ name }}</th>{% endfor %}
-<th scope="col">balanced accuracy, %</th></tr></thead><tbody>
+{% for name in stage.names %}<th scope="col" class="num">{{ name }}</th>{% endfor %}
+<th scope="col" class="num">balanced accuracy, %</th></tr></thead><tbody>
 {% for row in stage.rows %}<tr>{% for cell in row %}<td class="num">{{ cell }}</td>{% endfor %}</tr>
-{% endfor %}</tbody></table></div></section>
+{% endfor %}</tbody></table></div></div></section>
 {% endfor %}
 </main></body></html>
 """
@@ -67,6 +68,7 @@ def write_tuning(found: Tuning, out: Path) -> Path:
         .render(
             css=Markup(css),
             method=found.method,
+            data=found.data,
             best=", ".join(f"{name} = {value:.4g}" for name, value in found.best.items()),
             epochs=found.epochs,
             alone=found.epochs_alone,
@@ -96,21 +98,40 @@ def _stage(stage: Stage) -> dict[str, object]:
 
 def _figure(stage: Stage, name: str) -> Markup:
     values, best, mean = sensitivity(stage, name)
+    others = len(stage.names) > 1
+    # Where hardly a value was tried twice there is nothing to take the best of.
+    scattered = others and len(values) > len(stage.trials) / 2
+    top = stage.best
 
     def draw(width: str) -> Figure:
         fig = canvas(WIDTHS[width] if width == "narrow" else 600, 220)
         ax = axes(fig, 46, 40, 12, 26)
-        if len(stage.names) > 1:
-            ax.plot(values, 100 * mean, color=color("muted"), linewidth=1.2, linestyle="--")
-        ax.plot(values, 100 * best, color=color("m1"), linewidth=1.8, marker="o", markersize=4)
+        if scattered:
+            points = np.array([[trial.hyper[name], 100 * trial.score] for trial in stage.trials])
+            ax.plot(*points.T, color=color("m1"), linestyle="", marker="o", markersize=4)
+        else:
+            if others:
+                ax.plot(values, 100 * mean, color=color("muted"), linewidth=1.2, linestyle="--")
+            ax.plot(values, 100 * best, color=color("m1"), linewidth=1.8, marker="o", markersize=4)
+            ax.set_xticks(values, [f"{value:g}" for value in values])
+        ax.plot(
+            top.hyper[name], 100 * top.score, marker="o", markersize=9, color=color("m1"),
+            markerfacecolor="none",
+        )  # fmt: skip
+        low, high = ax.get_ylim()
+        ax.set_ylim(max(low, -1), min(high, 101))
         ax.set_xlabel(name, color=color("muted"))
         ax.set_title("balanced accuracy, %", loc="left", fontsize=11, color=color("muted"))
         return fig
 
     label = f"Balanced accuracy on the validation split over {name}"
-    caption = f"{name}: the best over the rest of the stage"
-    if len(stage.names) > 1:
-        caption += ", and the mean (dashed)"
+    caption = f"{name}: {_caption(scattered, others)}; the ring is the best trial"
     return Markup("<figure>{}<figcaption>{}</figcaption></figure>").format(
         both_widths(draw, label), caption
     )
+
+
+def _caption(scattered: bool, others: bool) -> str:
+    if scattered:
+        return "every trial"
+    return "the best over the rest of the stage, and the mean (dashed)" if others else "every value"
