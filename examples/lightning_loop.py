@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     parser.add_argument("--quick", action="store_true", help="3 epochs instead of 60")
     epochs = 3 if parser.parse_args(arguments).quick else 60
     pl.seed_everything(0, verbose=False)
-    data = prepare(load("digits"), imbalance="exp:50")
+    data: Any = prepare(load("digits"), imbalance="exp:50")  # tensors, not files
     train = TensorDataset(data.train.inputs / 255, data.train.labels)
     test = TensorDataset(data.test.inputs / 255, data.test.labels)
 

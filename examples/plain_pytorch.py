@@ -27,7 +27,7 @@ def train(
     state: Path, epochs: int, *, until: int | None = None
 ) -> tuple[nn.Module, Any, list[int]]:
     """Train up to epoch ``until``, from where ``state`` says; return model, test data, counts."""
-    data = prepare(load("digits"), imbalance="exp:50")
+    data: Any = prepare(load("digits"), imbalance="exp:50")  # tensors, not files
     x, y = data.train.inputs / 255, data.train.labels
     loader = DataLoader(TensorDataset(x, y), batch_size=BATCH, shuffle=True)
     counts = data.class_counts.tolist()

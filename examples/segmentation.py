@@ -11,6 +11,7 @@ of false pixels, which intersection over union (IoU) counts and recall does not.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 
 import classwise as cw
 
-METHODS: dict[str, tuple[str, dict[str, float]]] = {
+METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "ce": ("ce", {}),
     "balanced": ("balanced", {}),
     "la, tau = 1": ("la", {"tau": 1.0}),
@@ -58,13 +59,13 @@ def images(number: int, seed: int) -> tuple[Tensor, Tensor]:
     return (shade + 0.45 * torch.randn(shade.shape, generator=generator)).unsqueeze(1), label
 
 
-def train(method: str, epochs: int, seed: int, **hyper: float) -> nn.Module:
+def train(method: str, epochs: int, seed: int, **hyper: Any) -> nn.Module:
     """Train a small convolutional network."""
     inputs, label = images(200, 0)
     counts = label[label != IGNORED].bincount(minlength=len(CLASSES))  # pixels, not images
     torch.manual_seed(seed)
     widths, layers = (1, 16, 16, 16), []
-    for before, after in zip(widths, widths[1:], strict=False):
+    for before, after in itertools.pairwise(widths):
         layers += [nn.Conv2d(before, after, 3, padding=1), nn.BatchNorm2d(after), nn.ReLU()]
     model = nn.Sequential(*layers, nn.Conv2d(16, len(CLASSES), 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)

@@ -6,6 +6,9 @@ Mixed batches have soft targets. The criterion takes them as they are: the loss 
 over the classes, each with its own weight, adjustment and margin.
 """
 
+# timm does not mark what its packages export.
+# pyright: reportPrivateImportUsage=false
+
 from __future__ import annotations
 
 import argparse
@@ -79,12 +82,13 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Tensor]:
     epochs = 1 if parser.parse_args(arguments).quick else 20
     torch.manual_seed(0)
     np.random.seed(0)  # timm's mixup draws from it
-    data = prepare(load("digits"), imbalance="exp:50")
+    data: Any = prepare(load("digits"), imbalance="exp:50")  # tensors, not files
     train = TensorDataset(enlarged(data.train.inputs), data.train.labels)
     loader = DataLoader(train, batch_size=32, shuffle=True, drop_last=True)
 
     model = timm.create_model("resnet10t", num_classes=10)
     optimizer = create_optimizer_v2(model, opt="adamw", lr=3e-3, weight_decay=0.02)
+    scheduler: Any
     scheduler, _ = create_scheduler_v2(optimizer, sched="cosine", num_epochs=epochs)
     mixup_fn = Mixup(mixup_alpha=0.2, cutmix_alpha=1.0, label_smoothing=0.0, num_classes=10)
     train_loss_fn = cw.Criterion(  # <- instead of SoftTargetCrossEntropy()

@@ -75,7 +75,7 @@ def train(criterion: cw.Criterion, rows: list[dict[str, Any]], seed: int = 0) ->
             hidden_dropout_prob=0.0,
             attention_probs_dropout_prob=0.0,
             initializer_range=0.1,
-            num_labels=len(TOPICS),
+            num_labels=len(TOPICS),  # pyright: ignore[reportCallIssue]  # taken by the base class
         )
     )
     imbalance = ImbalanceLoss(criterion)  # <-

@@ -20,6 +20,7 @@ NEEDS = {
     "tabular_sklearn": ["skorch", "sklearn"],
     "timm_loop": ["timm"],
     "transformers_trainer": ["transformers", "accelerate"],
+    "which_prior": [],
 }
 
 pytestmark = [
