@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from blocks import commands, measured, methods, registries
+from blocks import commands, loops, measured, methods, registries
 
 ROOT = Path(__file__).parent.parent
 MARKED = re.compile(r"(<!-- generated: ([a-z0-9-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -25,16 +25,20 @@ PARTS: dict[str, Callable[[], str]] = {
     "models": registries.models,
     "needs": registries.needs,
     "presets": methods.presets,
+    "priors": loops.priors,
     "protocols": commands.protocols,
     "results-cifar100": measured.cifar100,
     "results-paper": measured.paper,
     "results-studies": measured.studies,
     "run-settings": commands.run_settings,
     "schedules": commands.schedules,
+    "segmentation": loops.segmentation,
     "shared-flags": commands.shared_flags,
     "sources": registries.sources,
     "streaming": measured.streaming,
     "suffixes": methods.suffixes,
+    "tabular": loops.tabular,
+    "topics": loops.topics,
     "usage": commands.usage,
 }
 
