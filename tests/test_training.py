@@ -19,6 +19,7 @@ from classwise.errors import ArgumentError, CheckpointError, StateError
 from classwise.train.checkpoint import load_state, save_state, verify_done, write_atomic
 from classwise.train.config import RunConfig, with_values
 from classwise.train.launch import run
+from classwise.train.observe import Silent
 from classwise.train.record import read_run
 from classwise.train.stopping import Interrupted
 
@@ -52,22 +53,16 @@ def assert_same(a: Path, b: Path) -> None:
         torch.testing.assert_close(finals[0][name], finals[1][name], rtol=0, atol=0, equal_nan=True)
 
 
-class StopAt:
+class StopAt(Silent):
     """Interrupts training after so many steps in all."""
 
     def __init__(self, steps: int) -> None:
         self.left = steps
 
-    def begin(self, *_: object) -> None: ...
-
-    def step(self, *_: object) -> None:
+    def step(self, epoch: int, done: int, of: int) -> None:
         self.left -= 1
         if self.left == 0:
             os.kill(os.getpid(), signal.SIGTERM)
-
-    def epoch(self, row: object) -> None: ...
-
-    def end(self, finished: bool) -> None: ...
 
 
 @pytest.mark.parametrize("method", ["cvs+adrw", "ldam+drw", "ib"])
@@ -91,6 +86,13 @@ def test_interrupted_again_and_again(tmp_path):
         except Interrupted:
             continue
     assert_same(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_a_request_that_a_killed_run_left_behind_does_not_stop_the_next(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/.stop").touch()
+    assert run(config(method="ce", epochs=1), tmp_path / "run").finished
+    assert not (tmp_path / "run/.stop").exists()
 
 
 @pytest.mark.parametrize("method", ["ce+drw", "cvs+adrw", "vs+tla+adrw", "ldam+drw"])
@@ -174,7 +176,7 @@ def test_a_damaged_checkpoint_is_never_a_silent_fresh_start(tmp_path, damage):
         torch.save({"format": 1, "bad": Path("x")}, path)
     else:
         path.write_bytes({"empty": b"", "half": data[: len(data) // 2], "noise": b"x" * 99}[damage])
-    with pytest.raises(CheckpointError, match="damaged|no checkpoint"):
+    with pytest.raises(CheckpointError, match=r"damaged|no checkpoint"):
         run(config(), tmp_path / "run")
 
 

@@ -8,8 +8,10 @@ from typing import Any
 
 from classwise.cli.console import Watcher, console, print_json, table
 from classwise.cli.flags import Output, Work
+from classwise.errors import ArgumentError
 from classwise.lab import Node, Plan
 from classwise.lab.estimate import Estimate, estimate, left, speeds
+from classwise.train.launch import by_torchrun
 
 __all__ = ["print_plan", "training"]
 
@@ -75,6 +77,8 @@ def _print(
 
 def training(work: Work, output: Output) -> dict[str, Any]:
     """Return what ``execute`` takes beside a plan and a store: who trains, and what is shown."""
+    if by_torchrun():  # its processes would share out the phases, and wait for each other in each
+        raise ArgumentError("phases are not for torchrun: set --devices, or train a single run.")
     quiet = output.quiet or output.json
     far = work.engine == "ray" and not quiet
 

@@ -24,8 +24,9 @@ from classwise.cli.planning import print_plan, training
 from classwise.errors import ArgumentError
 from classwise.lab import Request, Store, execute, make_plan
 from classwise.report import write_report
+from classwise.train.checkpoint import make_folder
 from classwise.train.config import RunConfig, with_values
-from classwise.train.launch import run
+from classwise.train.launch import run, speaks
 from classwise.train.record import RunRecord
 
 __all__ = ["GROUPS", "compare", "summary_rows", "train"]
@@ -62,6 +63,8 @@ def train(words: Sequence[str]) -> int:
     folder = flags.out or Path("runs") / name_of(config)
     quiet = flags.output.quiet or flags.output.json
     record = run(config, folder, resume=flags.resume, observer=Watcher(quiet=quiet))
+    if not speaks():
+        return 0
     page = write_report([record], folder / "report.html") if flags.report else None
     if flags.output.json:
         print_json({"run": str(folder), "report": page and str(page), **record.result})
@@ -137,12 +140,11 @@ def compare(words: Sequence[str]) -> int:
     plan = make_plan(requests)
     if flags.dry_run:
         return print_plan(plan, flags.output, flags.store)
-    store = Store(flags.store)
-    records = execute(plan, store, **training(flags.work, flags.output))
     name = re.sub(r"[^\w.+-]+", "_", f"compare-{config.data.source.partition(':')[0]}"
                   f"-{config.data.imbalance}")  # fmt: skip
     out = flags.out or Path("runs") / name
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)  # before hours of training, not after
+    records = execute(plan, Store(flags.store), **training(flags.work, flags.output))
     page = write_report(records, out / "report.html")
     rows = summary_rows(records)
     if flags.output.json:

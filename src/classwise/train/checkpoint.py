@@ -14,11 +14,27 @@ from typing import Any
 
 import torch
 
-from classwise.errors import CheckpointError, StateError
+from classwise.errors import ArgumentError, CheckpointError, StateError
 
-__all__ = ["load_state", "save_state", "verify_done", "write_atomic", "write_done", "write_json"]
+__all__ = [
+    "load_state",
+    "make_folder",
+    "save_state",
+    "verify_done",
+    "write_atomic",
+    "write_done",
+    "write_json",
+]
 
 FORMAT = 1
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, or say why it cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArgumentError(f"{folder} cannot be made: {error.strerror}.") from error
 
 
 def write_atomic(path: Path, write: Callable[[Path], None]) -> None:

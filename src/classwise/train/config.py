@@ -51,7 +51,8 @@ class DataConfig:
         val: held out of the training split to choose by: a fraction of every class, or as many of
             each (a whole number), drawn before the imbalance so that they are balanced.
         sampler: shuffled, class-aware, sqrt or progressive.
-        augment: none, crop-flip, autoaugment or randaugment.
+        augment: none, crop-flip, randaugment; autoaugment for images in memory, crop-flip-jitter
+            for files.
         mixing: none, mixup:ALPHA or unimix:POWER.
         workers: processes that read image files.
         image_size: side that image files are cropped to.

@@ -18,19 +18,30 @@ from lightning_fabric import Fabric
 
 from classwise.errors import ArgumentError, CheckpointError
 from classwise.train import record
+from classwise.train.checkpoint import make_folder
 from classwise.train.config import RunConfig, differences, to_dict
 from classwise.train.defaults import torch_device
 from classwise.train.observe import Observer, Silent
 from classwise.train.session import Session
 from classwise.train.setup import Setup, setup
-from classwise.train.stopping import Interrupted, stop_requests
+from classwise.train.stopping import Interrupted, forget_requests, stop_requests
 
-__all__ = ["run"]
+__all__ = ["by_torchrun", "run", "speaks"]
 
 _SMALL = ("small-cnn", "mlp")
 
 _ANYWHERE = ("device", "devices", "threads")
 """Settings that a run may change when it goes on: they say where, not what."""
+
+
+def by_torchrun() -> bool:
+    """Whether torchrun started this process, and others beside it."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def speaks() -> bool:
+    """Whether this process is the one that reports to the user: the first that torchrun started."""
+    return not by_torchrun() or os.environ["RANK"] == "0"
 
 
 def run(
@@ -69,6 +80,7 @@ def run(
     folder, stop = Path(folder), ready.epochs if stop is None else stop
     _claim(folder, ready, identity, resume=resume)
     if not (folder / record.DONE).exists():
+        forget_requests(folder)
         _launch(_Job(config, folder, first, stop, parent, identity, observer or Silent()))
         if not (folder / record.DONE).exists():
             raise Interrupted(
@@ -88,10 +100,7 @@ def _check_devices(config: RunConfig) -> None:
 
 def _claim(folder: Path, ready: Setup, identity: dict[str, Any] | None, *, resume: bool) -> None:
     """Make the folder, or make sure that what it holds is of this configuration."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ArgumentError(f"{folder} cannot be made: {error.strerror}.") from error
+    make_folder(folder)
     if not (folder / record.CONFIG).exists():
         if any(not p.name.startswith(".") for p in folder.iterdir()):
             raise CheckpointError(f"{folder} is not empty and holds no run; name another folder.")
@@ -150,13 +159,18 @@ class _Job:
 def _launch(job: _Job) -> None:
     config = job.config
     device = torch_device(config.device)
-    by_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
-    devices = int(os.environ["LOCAL_WORLD_SIZE"]) if by_torchrun else config.devices
-    strategy = "ddp" if by_torchrun else "ddp_spawn" if devices > 1 else "auto"
+    devices, nodes, strategy = config.devices, 1, "auto" if config.devices == 1 else "ddp_spawn"
+    if by_torchrun():
+        devices, strategy = int(os.environ["LOCAL_WORLD_SIZE"]), "ddp"
+        nodes = int(os.environ["WORLD_SIZE"]) // devices
     precision: Any = config.precision or "32-true"
     accelerator = device.type if device.type in ("cuda", "mps") else "cpu"
     fabric = Fabric(
-        accelerator=accelerator, devices=devices, strategy=strategy, precision=precision
+        accelerator=accelerator,
+        devices=devices,
+        num_nodes=nodes,
+        strategy=strategy,
+        precision=precision,
     )
     if strategy == "ddp_spawn":
         # The children load the data again: a file is quicker than a pipe.

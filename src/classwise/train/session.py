@@ -32,7 +32,8 @@ from classwise.train.setup import Setup, label, make_criterion, make_model, make
 
 __all__ = ["Session"]
 
-_EVAL_BATCH = 1000
+_EVAL_BATCH = {"images": 1000, "table": 1000, "files": 128}
+"""Samples at a time of each process; files are large images, and networks for these are large."""
 
 
 class Session:
@@ -112,7 +113,7 @@ class Session:
         """Return a loader for evaluation, of this rank's share."""
         sampler = SequentialSampler(
             len(split),
-            batch_size=_EVAL_BATCH * self.fabric.world_size,
+            batch_size=_EVAL_BATCH[split.kind] * self.fabric.world_size,
             rank=self.fabric.global_rank,
             world=self.fabric.world_size,
         )

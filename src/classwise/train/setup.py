@@ -146,14 +146,17 @@ def make_model(ready: Setup) -> Classifier:
     config, dataset = ready.config.model, ready.prepared.dataset
     assert config.model is not None
     assert config.head is not None
+    shape, size = dataset.input_shape, ready.config.data.image_size
+    if dataset.kind == "files":
+        shape = (shape[0], size, size)
     model = models.build(
         config.model,
         num_classes=dataset.num_classes,
-        input_shape=dataset.input_shape,
+        input_shape=shape,
         head=config.head,
         pretrained=True if config.pretrained == "download" else config.pretrained,
     )
-    if len(dataset.input_shape) == 3:
+    if len(shape) == 3:
         model = model.to(memory_format=torch.channels_last)
     return model
 

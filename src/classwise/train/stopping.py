@@ -10,7 +10,10 @@ from pathlib import Path
 
 from classwise.errors import StateError
 
-__all__ = ["Interrupted", "stop_requests"]
+__all__ = ["Interrupted", "forget_requests", "stop_requests"]
+
+
+_NOTE = ".stop"
 
 
 class Interrupted(StateError):  # noqa: N818  (what happened, as in KeyboardInterrupt)
@@ -21,7 +24,7 @@ class Interrupted(StateError):  # noqa: N818  (what happened, as in KeyboardInte
 def stop_requests(folder: Path) -> Iterator[Callable[[], bool]]:
     """Turn the first SIGINT or SIGTERM into a request that the loop looks for."""
     flag = threading.Event()
-    note = folder / ".stop"
+    note = folder / _NOTE
     in_main = threading.current_thread() is threading.main_thread()
 
     def ask(number: int, frame: object) -> None:
@@ -41,3 +44,8 @@ def stop_requests(folder: Path) -> Iterator[Callable[[], bool]]:
         for number, handler in before.items():
             signal.signal(number, handler)
         note.unlink(missing_ok=True)
+
+
+def forget_requests(folder: Path) -> None:
+    """Remove the note of a request that was not served: its run was killed before it could be."""
+    (folder / _NOTE).unlink(missing_ok=True)
