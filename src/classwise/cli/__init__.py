@@ -17,6 +17,7 @@ from classwise.errors import ArgumentError, ClasswiseError
 __all__ = ["COMMANDS", "main"]
 
 DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
+_FRONT = ("-h", "--help", "help", "-V", "--version")
 
 
 class Command(NamedTuple):
@@ -68,10 +69,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
-    if not words or words[0] in ("-h", "--help", "help", "-V", "--version"):
-        return _front(words)
     try:
-        return _run(words[0], words[1:])
+        code = _run(words[0], words[1:]) if words and words[0] not in _FRONT else _front(words)
+        sys.stdout.flush()  # here, where a reader that has left can be told from a failure
+        return code
     except BrokenPipeError:  # whoever read the output has left: `| head`
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (nothing is to flush into the pipe)
         return FAILED

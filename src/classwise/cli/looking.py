@@ -242,5 +242,6 @@ def list_names(words: Sequence[str]) -> int:
     made = table(flags.what, header, cells)
     for column in made.columns:
         column.justify, column.overflow = "left", "fold"
+    made.columns[0].no_wrap = True  # a name is there to be copied
     console().print(made)
     return 0

@@ -98,22 +98,30 @@ def _hides(kind: type) -> bool:
 
 
 @functools.cache
-def _shown(kind: Any, everything: bool, *, all_often: bool = True) -> Any:
-    """Return a subclass whose rare settings, unless all are wanted, are left out of the help."""
+def _shown(kind: Any, everything: bool, often: frozenset[str] | None = None) -> Any:
+    """Return a subclass whose rare settings, unless all are wanted, are left out of the help.
+
+    Args:
+        kind: a dataclass of flags.
+        everything: whether all are wanted.
+        often: those that are not rare; None is all of this class's own.
+    """
     hints = typing.get_type_hints(kind, include_extras=True)
+    # A command with --methods has no use for --method.
+    inside = frozenset(OFTEN - {"method"} if "methods" in hints else OFTEN)
     fields = []
     for field in dataclasses.fields(kind):
         hint = hints[field.name]
         copy = dataclasses.field(default=field.default, default_factory=field.default_factory)
         if dataclasses.is_dataclass(hint):
-            inner = all_often and field.name in ("settings", "output", "work")
+            own = often is None and field.name in ("settings", "output")
             title = "" if field.name == "run" else field.name
-            part = _shown(hint, everything, all_often=inner)
+            part = _shown(hint, everything, None if own else often or inside)
             hint = Annotated[part, tyro.conf.arg(name=title)]
             copy = dataclasses.field(default_factory=functools.partial(_made, part, field))
-        elif not (everything or all_often or field.name in OFTEN):
+        elif not (everything or often is None or field.name in often):
             hint = Annotated[hint, tyro.conf.Suppress]
-        if field.default == ():
+        if field.default == () or tyro.conf.FlagCreatePairsOff in typing.get_args(hint):
             hint = Annotated[hint, tyro.conf.arg(help_behavior_hint="")]
         fields.append((field.name, hint, copy))
     made = dataclasses.make_dataclass(kind.__name__, fields, bases=(kind,), frozen=True)
@@ -142,12 +150,13 @@ def _like(kind: Any, value: Any) -> Any:
 def _names(kind: Any) -> list[str]:
     """Return all flags of a command."""
     found = []
-    hints = typing.get_type_hints(kind)
+    hints = typing.get_type_hints(kind, include_extras=True)
     for field in dataclasses.fields(kind):
         if dataclasses.is_dataclass(hints[field.name]):
             found += _names(hints[field.name])
         else:
             name = field.name.replace("_", "-")
+            # What can only be switched on is annotated so, and then no plain bool.
             found += [f"--{name}"] + [f"--no-{name}"] * (hints[field.name] is bool)
     return found
 
