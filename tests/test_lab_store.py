@@ -423,6 +423,25 @@ def test_who_lost_his_lock_stops_writing(plan, tmp_path):
     assert Holder.read(tmp_path / f"{trunk.key}.lock") == Holder("elsewhere", 1, "t")
 
 
+class TakenOverBetweenSteps(Silent):
+    """Stands still after the last step of an epoch, while it is evaluated or about to be saved."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def step(self, epoch: int, done: int, of: int) -> None:
+        if epoch == 1 and done == of:
+            holder(self.path, "elsewhere", 1)
+
+
+def test_who_lost_his_lock_after_the_last_step_writes_nothing(plan, tmp_path):
+    store, (trunk, _) = Store(tmp_path), nodes_of(plan)
+    path = tmp_path / f"{trunk.key}.lock"
+    with pytest.raises(Lost, match="now trained by process 1 on elsewhere"):
+        train_node(trunk, store, TakenOverBetweenSteps(path), waits=False)
+    assert len((store.path(trunk.key) / "metrics.jsonl").read_text().splitlines()) == 1
+
+
 # Several processes, killed processes
 
 

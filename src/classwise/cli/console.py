@@ -112,6 +112,9 @@ class Watcher:
             shown=f"epoch {epoch + 1}/{live['stop']}{live['shown']}",
         )
 
+    def writing(self) -> None:
+        """Let it write."""
+
     def epoch(self, row: dict[str, Any]) -> None:
         """Show what an epoch brought."""
         live = self._live

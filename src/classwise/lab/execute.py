@@ -133,12 +133,17 @@ class _Guard:
         self.inner.begin(setup, first, stop)
 
     def step(self, epoch: int, done: int, of: int) -> None:
-        """Hear that a step is done; before an epoch is written down, look at the lock."""
+        """Hear that a step is done; now and then, look at the lock."""
         now = time.monotonic()
-        if done == of or now - self.looked > _POLL:
+        if now - self.looked > _POLL:
             self.looked = now
             self.lock.check()
         self.inner.step(epoch, done, of)
+
+    def writing(self) -> None:
+        """Look at the lock: the folder may be another's by now."""
+        self.lock.check()
+        self.inner.writing()
 
     def epoch(self, row: dict[str, Any]) -> None:
         """Hear what an epoch brought."""

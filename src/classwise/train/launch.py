@@ -150,7 +150,7 @@ class _Job:
         threads = self.config.threads or (1 if ready.config.model.model in _SMALL else None)
         if threads is not None:
             torch.set_num_threads(threads)
-        with stop_requests(self.folder) as asked:
+        with stop_requests(self.folder if fabric.world_size > 1 else None) as asked:
             session = Session(fabric, ready, self.folder, self.identity, asked)
             observer = self.observer if fabric.is_global_zero else Silent()
             session.train(self.first, self.stop, self.parent, observer)

@@ -18,6 +18,9 @@ class Observer(Protocol):
     def step(self, epoch: int, done: int, of: int) -> None:
         """Hear that a step is done."""
 
+    def writing(self) -> None:
+        """Hear that the run's folder is about to be written to; what this raises prevents it."""
+
     def epoch(self, row: dict[str, Any]) -> None:
         """Hear what an epoch brought."""
 
@@ -33,6 +36,9 @@ class Silent:
 
     def step(self, epoch: int, done: int, of: int) -> None:
         """Hear that a step is done."""
+
+    def writing(self) -> None:
+        """Hear that the run's folder is about to be written to; what this raises prevents it."""
 
     def epoch(self, row: dict[str, Any]) -> None:
         """Hear what an epoch brought."""

@@ -26,7 +26,7 @@ from classwise.train.config import to_dict
 from classwise.train.distributed import synced
 from classwise.train.evaluate import VIEWS, Evaluation, evaluate
 from classwise.train.loop import Sums, Trainer
-from classwise.train.observe import Observer
+from classwise.train.observe import Observer, Silent
 from classwise.train.provenance import stamp
 from classwise.train.setup import Setup, label, make_criterion, make_model, make_optimizer
 
@@ -73,6 +73,7 @@ class Session:
         self.splits = {name: split for name, split in splits.items() if split is not None}
         self._loaders = {name: self._clean(split) for name, split in self.splits.items()}
         self.last: dict[str, Evaluation] = {}
+        self.observer: Observer = Silent()
 
     def _loader(self) -> Loader:
         config, found = self.ready.config, self.ready.prepared
@@ -123,6 +124,7 @@ class Session:
 
     def train(self, first: int, stop: int, parent: Path | None, observer: Observer) -> None:
         """Train, from wherever the folder or the parent is."""
+        self.observer = observer
         epoch, sums = self._restore(first, parent)
         observer.begin(self.ready, epoch, stop)
         finished = True
@@ -208,6 +210,7 @@ class Session:
                 )
             self._take_up(state, strict=False)
         if self.writes:
+            self.observer.writing()
             self.folder.mkdir(parents=True, exist_ok=True)
             (self.folder / record.METRICS).unlink(missing_ok=True)
             write_json(self.folder / record.CONFIG, self._head(parent))
@@ -235,6 +238,7 @@ class Session:
         """Write the checkpoint: everything of the epochs before ``epoch``, and its begun steps."""
         self.criterion.sync()
         if self.writes:
+            self.observer.writing()
             path = self.folder / record.METRICS
             if row is not None:
                 with path.open("a", encoding="utf-8") as file:
@@ -290,6 +294,7 @@ class Session:
                 tensors |= evaluation.tensors(name)
             tensors |= self._theory()
         if self.writes:
+            self.observer.writing()
             if tensors:
                 write_atomic(self.folder / record.FINAL, lambda part: save_file(tensors, part))
                 write_json(self.folder / record.RESULT, self._result())

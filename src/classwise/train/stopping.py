@@ -21,29 +21,36 @@ class Interrupted(StateError):  # noqa: N818  (what happened, as in KeyboardInte
 
 
 @contextlib.contextmanager
-def stop_requests(folder: Path) -> Iterator[Callable[[], bool]]:
-    """Turn the first SIGINT or SIGTERM into a request that the loop looks for."""
+def stop_requests(folder: Path | None) -> Iterator[Callable[[], bool]]:
+    """Turn the first SIGINT or SIGTERM into a request that the loop looks for.
+
+    Args:
+        folder: where a note tells the other processes of the run; None if there are none. A note
+            is for whoever trains in that folder, which after a takeover is somebody else.
+    """
     flag = threading.Event()
-    note = folder / _NOTE
+    note = None if folder is None else folder / _NOTE
     in_main = threading.current_thread() is threading.main_thread()
 
     def ask(number: int, frame: object) -> None:
         if flag.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt  # the second time it is meant
         flag.set()
-        with contextlib.suppress(OSError):
-            note.touch()
+        if note is not None:
+            with contextlib.suppress(OSError):
+                note.touch()
 
     before = {}
     if in_main:
         for number in (signal.SIGINT, signal.SIGTERM):
             before[number] = signal.signal(number, ask)
     try:
-        yield lambda: flag.is_set() or note.exists()
+        yield lambda: flag.is_set() or (note is not None and note.exists())
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        note.unlink(missing_ok=True)
+        if note is not None:
+            note.unlink(missing_ok=True)
 
 
 def forget_requests(folder: Path) -> None:
