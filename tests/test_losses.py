@@ -350,6 +350,21 @@ def test_extreme_counts_equal_the_oracle(row: Row, kind: str, dtype: torch.dtype
         assert_close(actual, wanted, max(rounding, eps(dtype)))
 
 
+@rows_where(lambda row: row.loss != "lade")  # LADE is about every class's logit
+def test_a_class_masked_by_minus_infinity_is_one_without_a_score(row: Row) -> None:
+    batch = make_batch("ignored")
+    masked = (batch.target.clamp(min=0) + 1)[:, None] % CLASSES
+    gone, tiny = (
+        Batch(batch.logits.detach().scatter(1, masked, low), batch.target, batch.features)
+        for low in (-torch.inf, -1e4)
+    )
+    gone, tiny = gone.to(torch.float64), tiny.to(torch.float64)
+    loss, expected = row.call(gone), row.call(tiny)
+    assert_close(loss, expected, 1e-13)
+    for actual, wanted in zip(gone.gradients(loss), tiny.gradients(expected), strict=True):
+        assert_close(actual, wanted, 1e-13)
+
+
 @every_row
 @every_kind
 def test_a_step_of_a_module_does_not_make_the_host_wait(row: Row, kind: str) -> None:
@@ -393,6 +408,16 @@ def test_module_compiles_to_one_graph(row: Row, kind: str) -> None:
         batch.gradients(loss(*row.inputs(batch)))[0],
         1e-6,
     )
+
+
+@pytest.mark.usefixtures("_fresh_compiler")
+def test_another_setting_compiles_to_one_graph() -> None:
+    batch = make_batch(dtype=torch.float32)
+    for smoothing in (0.1, 0.2):  # the compiler takes a number that changed for a variable
+        loss = ROWS["vs"].module(label_smoothing=smoothing)
+        compiled = torch.compile(loss, fullgraph=True, backend="eager")
+        inputs = batch.logits, batch.target
+        assert compiled(*inputs).item() == pytest.approx(loss(*inputs).item())
 
 
 @rows_where(lambda row: "class_counts" not in row.takes)

@@ -100,10 +100,25 @@ class Target:
 
     def pick(self, per_class: Tensor) -> Tensor:
         """Return sum_c q_c * per_class_c over the class dimension of (N, C, ...); ignored: 0."""
+        return self.expect(self.entries(per_class), None)
+
+    def entries(self, per_class: Tensor) -> Tensor:
+        """Return what a loss needs of (N, C, ...): the target's entry (N, 1, ...), or all of them.
+
+        A loss made of this alone costs nothing for the other classes, and one that is masked with a
+        logit of -inf does not turn its gradient into NaN.
+        """
+        return per_class if self.index is None else per_class.gather(1, self.index.unsqueeze(1))
+
+    def expect(self, entries: Tensor, alpha: Tensor | None) -> Tensor:
+        """Return sum_c q_c * alpha_c * entries_c of what ``entries`` returned; ignored: 0."""
         if self.index is not None:
-            return self.mask(per_class.gather(1, self.index.unsqueeze(1)).squeeze(1))
+            own = entries.squeeze(1)
+            return self.mask(own if alpha is None else own * alpha.to(own)[self.index])
         assert self.probabilities is not None
-        return self.mask((self.probabilities * per_class).sum(1))
+        if alpha is not None:
+            entries = entries * across_classes(alpha, entries)
+        return self.mask((self.probabilities * entries).sum(1))
 
     def pick_from(self, vector: Tensor) -> Tensor:
         """Return sum_c q_c * vector_c for a class vector (C,); ignored: 0."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from classwise._checks import class_weight, number
 from classwise.losses._module import KeepsPrecision
 from classwise.losses._reduce import check_reduction, loss_of_batch
-from classwise.losses._scores import Scores, Target, across_classes
+from classwise.losses._scores import Scores, Target
 
 __all__ = ["FocalLoss", "focal_loss", "per_sample_focal"]
 
@@ -84,13 +84,10 @@ def per_sample_focal(
     """Return the weighted focal loss of each sample, 0 where the target is ignored."""
     # -expm1(log p) is 1 - p with the digits that log p has; the floor keeps the slope of x^gamma
     # finite at 0, where the loss itself is 0.
-    log_probs = scores.log_probs
+    log_probs = target.entries(scores.log_probs)
     wrong = -torch.expm1(log_probs)
     modulator = wrong.clamp_min(torch.finfo(wrong.dtype).tiny) ** gamma if gamma else 1.0
-    per_class = modulator * -log_probs
-    if alpha is not None:
-        per_class = per_class * across_classes(alpha, per_class)
-    return target.pick(per_class)
+    return target.expect(modulator * -log_probs, alpha)
 
 
 class FocalLoss(KeepsPrecision):

@@ -13,7 +13,7 @@ from classwise._checks import class_weight, number
 from classwise.errors import ArgumentError
 from classwise.losses._module import KeepsPrecision
 from classwise.losses._reduce import check_reduction, loss_of_batch
-from classwise.losses._scores import Scores, Target, across_classes, upcast
+from classwise.losses._scores import Scores, Target, upcast
 
 __all__ = ["InfluenceBalancedLoss", "influence_balanced_loss", "per_sample_influence"]
 
@@ -116,14 +116,12 @@ def per_sample_influence(
             f"features must be (N, D) beside logits (N, C), got {tuple(features.shape)} and "
             f"{tuple(log_probs.shape)}."
         )
-    # ||p - onehot(c)||_1 = (1 - p_c) + sum of the others = 2 (1 - p_c), for every class at once.
+    log_probs = target.entries(log_probs)
+    # ||p - onehot(c)||_1 = (1 - p_c) + sum of the others = 2 (1 - p_c).
     error = -2 * torch.expm1(log_probs)
     size = upcast(features).abs().sum(1, keepdim=True)
     factor = strength / (error * size + eps)
-    per_class = (factor.detach() if detach else factor) * -log_probs
-    if alpha is not None:
-        per_class = per_class * across_classes(alpha, per_class)
-    return target.pick(per_class)
+    return target.expect((factor.detach() if detach else factor) * -log_probs, alpha)
 
 
 class InfluenceBalancedLoss(KeepsPrecision):
