@@ -135,5 +135,6 @@ def test_a_half_head_is_computed_in_float32():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss = criterion.linear(features, weight, bias, target)
     assert loss.dtype == torch.float32
-    expected = other.linear(*(x.detach().float() for x in (features, weight, bias)), target)
+    x, w, b = (part.detach().float() for part in (features, weight, bias))
+    expected = other.linear(x, w, b, target)
     torch.testing.assert_close(loss.detach(), expected)

@@ -66,7 +66,7 @@ def head_losses(
     how = _How(terms, chunk, view, scale)
     # Autocast would turn the matrix products into half precision.
     with torch.autocast(features.device.type, enabled=False):
-        losses, *seen = _HeadLoss.apply(features, weight, bias, index, how)  # type: ignore[misc]
+        losses, *seen = _HeadLoss.apply(features, weight, bias, index, how)
     return losses, HeadView(*seen) if view else None
 
 
@@ -165,7 +165,9 @@ class _HeadLoss(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # of the decorator's type
+        ctx: Any, grad: Tensor, *_: Tensor
+    ) -> tuple[Tensor | None, ...]:
         features, weight, bias, index, norm = ctx.saved_tensors
         with torch.autocast(features.device.type, enabled=False):
             head = _Head(features, weight, bias, index, ctx.how)
