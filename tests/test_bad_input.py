@@ -182,6 +182,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "config bound": (lambda: cw.SlopeConfig(bound=(2.0, 1.0)), r"bound\[1\]=1.0 is out of range"),
     "config bound kind": (lambda: cw.SlopeConfig(bound=1.5), r"must be \(low, high\)"),  # type: ignore[arg-type]
     "config part": (lambda: cw.SlopeConfig().replace(momentm=0.5), "did you mean 'momentum'"),
+    "config yes or no": (lambda: cw.SlopeConfig(center="no"), "center='no' must be True or False"),  # type: ignore[arg-type]
     "config shrink": (lambda: cw.SlopeConfig(shrink=-1), "shrink=-1 is out of range"),
     "slopes of a metric": (lambda: cw.slopes(cw.ClassBins(3)), "call compute"),  # type: ignore[arg-type]
     "errors of a metric": (lambda: cw.calibration_error(cw.ClassBins(3)), "table must be a BinTable, got ClassBins"),  # type: ignore[arg-type]

@@ -237,6 +237,19 @@ def test_pickle_round_trip(name: str):
     assert_equal_results(metric.compute(), fed(name, slice(0, 90)).compute())
 
 
+@every_shell
+def test_a_model_that_is_cast_does_not_round_its_metrics(name: str):
+    logits, target = stream(90, 5)
+    metric = shells()[name]
+    model = torch.nn.ModuleDict({"metric": metric})
+    casts = (model.half, model.bfloat16, lambda: model.to(torch.bfloat16), model.float)
+    for part, cast in zip(torch.arange(90).split(24), casts, strict=True):
+        cast()
+        metric.update(logits[part], target[part])
+    metric.set_dtype(torch.float32)
+    assert_equal_results(metric.compute(), fed(name, slice(0, 90)).compute())
+
+
 def test_shells_work_in_a_collection():
     logits, target = stream(90, 5)
     collection = MetricCollection(

@@ -79,6 +79,9 @@ class SlopeConfig:
         known_name("fallback", self.fallback, FALLBACKS)
         whole_number("min_count", self.min_count, low=1)
         whole_number("num_bins", self.num_bins, low=2)
+        for name in ("reciprocal", "center", "across_phases"):
+            if not isinstance(getattr(self, name), bool):
+                raise ArgumentError(f"{name}={getattr(self, name)!r} must be True or False.")
         number("shrink", self.shrink, low=0)
         number("momentum", self.momentum, low=0, high=1, high_open=True)
         if self.bound is not None:

@@ -5,8 +5,8 @@ Loaded when first asked for, because importing torchmetrics costs half as much a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from torchmetrics import Metric
 
 from classwise._checks import ClassCounts, class_counts_tensor, known_name
 from classwise.errors import ArgumentError
+from classwise.losses._module import moved
 from classwise.stats.accuracy import (
     AccuracyState,
     accuracy_table,
@@ -36,7 +37,11 @@ __all__ = ["ClassAccuracy", "ClassBins", "ClassFloors"]
 
 
 class _Shell(Metric):
-    """A metric whose states are the tensors of a pure state, merged by one reduction."""
+    """A metric whose states are the tensors of a pure state, merged by one reduction.
+
+    It moves between devices but is not cast: sums inside a model that goes to bfloat16 would stop
+    growing at 256.
+    """
 
     full_state_update = False
     is_differentiable = False
@@ -48,6 +53,10 @@ class _Shell(Metric):
         for name, tensor in tensors:
             self._names[name] = f"{kind}_{name}"
             self.add_state(self._names[name], tensor, dist_reduce_fx=reduction, persistent=True)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> Self:
+        super()._apply(lambda tensor: moved(tensor, fn), exclude_state)
+        return self
 
     def _tensors(self) -> dict[str, Tensor]:
         return {name: getattr(self, state) for name, state in self._names.items()}
