@@ -96,6 +96,11 @@ USAGE: dict[str, str] = {
     "!--accumulate 0": "accumulate=0 must be at least 1",
     "!--lr -1": "lr=-1.0 must be finite and not negative",
     "!--lr nan": "lr=nan must be finite",
+    "!--momentum 0 --nesterov": "nesterov=True needs a momentum above 0",
+    "!--threads 100000": "threads=100000 must be at most 1,024",
+    "!--model=": "model='' is unknown",
+    "!--out x -- digits": "digits: there is no place for this",
+    "train csv:{r}/t.csv#target=y --tte": "tte=True averages over flipped images",
     "!--momentum 1.5": "momentum=1.5 must be below 1",
     "!--seed -1": "seed=-1 must be in",
     "!--seed 4294967296": "must be in",
@@ -139,6 +144,8 @@ USAGE: dict[str, str] = {
     "compare digits --seeds 0": "at least one method and one seed",
     "compare digits --methods ce,xyz": "method='xyz' is unknown",
     "compare digits --method ce": "--methods ce,la instead of --method",
+    "compare digits --methods ce --set method.method=la": "--methods ce,la instead of --method",
+    "compare digits --methods ce --store s --out {r}/file": "file cannot be made: File exists",
     "compare digits --methods ce --store {r}/file": "is not a folder",
     "evaluate": "evaluate needs RUN",
     "evaluate {r}/run --split x": "split='x' is unknown. Known: 'train', 'val', 'test'",
@@ -160,7 +167,9 @@ FAILURES: dict[str, str] = {
     "!--imbalance counts:{r}/nine.txt": "9 counts where there are 10 classes",
     "!--config {r}/none.toml": "there is no settings file",
     "!--config {r}/bad.toml": "is no TOML file: .*line 1",
-    "!--config {r}": "is no TOML file",
+    "!--config {r}": "settings file .* cannot be read: Is a directory",
+    "!--pretrained {r}/t.csv": "tensors only: it is none, or holds something else",
+    "report {r}/run --out {r}/file/x.html": "could not be written: Not a directory",
     "!--out {r}/thesis": "is not empty and holds no run; name another folder",
     "!--out {r}/run": "already holds a run: resume it",
     "!--out {r}/run --resume --lr 0.3": "optim.lr: saved 0.05, here 0.3",
@@ -322,6 +331,36 @@ def test_later_settings_win_protocol_file_flags_set(
     assert config.optim.clip == 0.5  # of the flag
     assert config.optim.weight_decay == 0.7  # of --set
     assert config.method.tau is None
+
+
+def test_a_file_may_name_the_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    file = tmp_path / "run.toml"
+    file.write_text('[data]\nsource = "digits"\nimbalance = "exp:30"\n[method]\nmethod = "ce"\n')
+    words = ["train", "--config", str(file), *QUICK, "--no-report", "--json", "--out"]
+    assert json.loads(said(capsys, [*words, str(tmp_path / "a")]))["split"] == "test"
+    assert read_run(tmp_path / "a").config["data"]["source"] == "digits"
+    table = tmp_path / "t.csv"
+    table.write_text("x,y\n" + "".join(f"{n},{n % 2}\n" for n in range(400)))
+    said(capsys, [*words, str(tmp_path / "b"), f"csv:{table}#target=y", "--imbalance", "as-is"])
+    assert read_run(tmp_path / "b").class_names == ("0", "1")
+
+
+def test_names_of_methods_are_one_whatever_their_case(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    words = ["compare", "digits", *QUICK, "--methods", "ce,CE,CE+DRW", "--seeds", "1"]
+    found = json.loads(said(capsys, [*words, "--dry-run", "--json"]))
+    assert found["runs"] == 2
+    said(capsys, [*train(tmp_path / "x", "--method", "CE"), "--no-report", "--json"])
+    assert read_run(tmp_path / "x").method == "ce"
+
+
+def test_few_samples_make_small_batches(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    table = tmp_path / "t.csv"
+    table.write_text("x,y\n" + "".join(f"{n},{int(n < 3)}\n" for n in range(10)))
+    words = ["train", f"csv:{table}#target=y", "--epochs", "2", "--no-report", "--json"]
+    said(capsys, [*words, "--out", str(tmp_path / "run")])
+    assert read_run(tmp_path / "run").config["optim"]["batch_size"] == 8
 
 
 def test_compare_trains_shared_phases_once_and_writes_a_page(

@@ -120,8 +120,10 @@ def _explained(error: BaseException) -> tuple[str, int]:
         said = (str(error), WRONG_USAGE)
     elif isinstance(error, ModuleNotFoundError) and error.name in _EXTRA:
         said = (f'{error.name} is not installed; pip install "classwise[lab]".', FAILED)
-    elif isinstance(error, (ClasswiseError, OSError)):
+    elif isinstance(error, ClasswiseError):
         said = (str(error), FAILED)
+    elif isinstance(error, OSError) and error.filename is not None:
+        said = (f"{error.filename}: {error.strerror}.", FAILED)
     else:
         said = (f"{type(error).__name__}: {first} (--debug shows where)", FAILED)
     return said

@@ -19,6 +19,7 @@ from classwise.train.config import (
     DataConfig,
     RunConfig,
     check,
+    flat,
     from_dict,
     to_dict,
     with_values,
@@ -113,14 +114,17 @@ def defaults(words: Sequence[str]) -> RunFlags:
         found, _ = peek.parse_known_args(list(words))
     except argparse.ArgumentError as error:
         raise ArgumentError(f"{error.argument_name}: {error.message}.") from error
-    config = RunConfig()
+    config, file = RunConfig(), {}
     if found.protocol is not None:
         config = protocols.apply(config, found.protocol)
     if found.config is not None:
-        config = from_dict(_read(found.config), config)
+        file = _read(found.config)
+        config = from_dict(file, config)
     parts = {f.name: getattr(config, f.name) for f in dataclasses.fields(RunConfig)}
     data = {f.name: getattr(config.data, f.name) for f in dataclasses.fields(DataConfig)}
-    parts["data"] = DataFlags(**{**data, "source": tyro.MISSING})
+    if not {"source", "data.source"} & flat(file).keys():
+        data["source"] = tyro.MISSING
+    parts["data"] = DataFlags(**data)
     return RunFlags(**parts)
 
 
@@ -129,7 +133,9 @@ def _read(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError(f"there is no settings file {path}.") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except OSError as error:
+        raise DataError(f"settings file {path} cannot be read: {error.strerror}.") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise DataError(f"{path} is no TOML file: {error}") from error
 
 

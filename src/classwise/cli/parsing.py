@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import inspect
 import io
+import itertools
 import re
 import types
 import typing
@@ -163,7 +164,7 @@ def _names(kind: Any) -> list[str]:
 
 def _check_names(kind: type, words: Sequence[str]) -> None:
     known = ["--help", HELP_ALL, *_names(kind)]
-    for word in words:
+    for word in itertools.takewhile(lambda word: word != "--", words):
         name = word.partition("=")[0].replace("_", "-")
         if name.startswith("--") and name not in known:
             raise ArgumentError(

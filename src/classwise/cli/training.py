@@ -17,12 +17,14 @@ from classwise.cli.flags import (
     Switch,
     Work,
     defaults,
+    given,
     run_config,
 )
 from classwise.cli.parsing import parse
 from classwise.cli.planning import print_plan, training
 from classwise.errors import ArgumentError
 from classwise.lab import Request, Store, execute, make_plan
+from classwise.recipes import Recipe
 from classwise.report import write_report
 from classwise.train.checkpoint import make_folder
 from classwise.train.config import RunConfig, with_values
@@ -125,16 +127,18 @@ class CompareFlags:
 
 def compare(words: Sequence[str]) -> int:
     """Train several methods."""
-    if any(word.partition("=")[0] == "--method" for word in words):
-        raise ArgumentError("compare takes several methods: --methods ce,la instead of --method.")
     flags = parse(CompareFlags, words, prog="compare", default=CompareFlags(run=defaults(words)))
+    said = {word.partition("=")[0] for word in words}
+    if "--method" in said or {"method", "method.method"} & given(flags.settings).keys():
+        raise ArgumentError("compare takes several methods: --methods ce,la instead of --method.")
     config = run_config(flags.run, flags.settings)
-    methods = [name.strip() for name in flags.methods.split(",") if name.strip()]
+    names = [name.strip() for name in flags.methods.split(",") if name.strip()]
+    methods = list(dict.fromkeys(Recipe.parse(name).name for name in names))
     if not methods or flags.seeds < 1:
         raise ArgumentError("compare needs at least one method and one seed.")
     requests = [
         Request(method, with_values(config, {"method.method": method, "seed": config.seed + seed}))
-        for method in dict.fromkeys(methods)
+        for method in methods
         for seed in range(flags.seeds)
     ]
     plan = make_plan(requests)

@@ -57,6 +57,8 @@ def _read_torch(path: Path) -> State:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
         first = str(error).strip().partition("\n")[0]
+        if isinstance(error, pickle.UnpicklingError):  # torch advises to load it all the same
+            first = "it is none, or holds something else."
         raise DataError(
             f"{path} cannot be read as a torch file that holds tensors only: {first}"
         ) from error

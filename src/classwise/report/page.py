@@ -64,7 +64,7 @@ def write_report(
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StateError(f"{out} could not be written: {error}.") from error
+        raise StateError(f"{out} could not be written: {error.strerror}.") from error
     write_atomic(out, lambda part: _write(part, content))
     return out
 

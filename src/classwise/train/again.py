@@ -13,7 +13,7 @@ from classwise._checks import known_name
 from classwise.data.dataset import DataSet, Split
 from classwise.data.loading import make_loader
 from classwise.data.sampling import SequentialSampler
-from classwise.errors import CheckpointError, DataError
+from classwise.errors import ArgumentError, CheckpointError, DataError
 from classwise.models import Classifier
 from classwise.train.config import from_dict
 from classwise.train.defaults import torch_device
@@ -56,6 +56,8 @@ def evaluate_run(
         part = getattr(dataset, split)
     if part is None:
         raise DataError(f"{source or dataset.name} has no {split} split.")
+    if tte and part.kind == "table":
+        raise ArgumentError("tte=True averages over flipped images; a table has none.")
     place = torch_device(device)
     model = trained_model(record, ready).to(place).eval()
     criterion = make_criterion(ready.config, own)
@@ -76,7 +78,7 @@ def evaluate_run(
         criterion.shots,
         device=place,
         scale=criterion.logit_scale,
-        views=VIEWS.values() if tte and part.kind != "table" else (),
+        views=VIEWS.values() if tte else (),
     )
 
 

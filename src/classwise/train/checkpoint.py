@@ -55,7 +55,8 @@ def write_atomic(path: Path, write: Callable[[Path], None]) -> None:
         # torch and safetensors wrap a full disk in errors of their own.
         _forget(part)
         kept = " The one before is untouched." if path.exists() else ""
-        raise StateError(f"{path} could not be written: {error}.{kept}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise StateError(f"{path} could not be written: {reason}.{kept}") from error
     except BaseException:
         _forget(part)
         raise
@@ -134,6 +135,8 @@ def load_state(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]
         raise CheckpointError(f"there is no checkpoint {path}.") from None
     except (OSError, EOFError, RuntimeError, zipfile.BadZipFile, pickle.UnpicklingError) as error:
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        if isinstance(error, pickle.UnpicklingError):  # torch advises to load it all the same
+            reason = "it is not of tensors and plain data"
         raise CheckpointError(
             f"{path} is damaged or no checkpoint of classwise ({reason}). "
             "Delete it to start again from the beginning."

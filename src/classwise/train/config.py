@@ -28,6 +28,7 @@ __all__ = [
     "RunConfig",
     "check",
     "differences",
+    "flat",
     "from_dict",
     "to_dict",
     "with_values",
@@ -35,6 +36,9 @@ __all__ = [
 
 _SEEDS = 2**32
 """As NumPy has it; torch and Python take more."""
+
+_MOST_THREADS = 1024
+"""Beyond what any machine has; OpenMP ends the process where it cannot start as many."""
 
 PRECISIONS = ("32-true", "bf16-mixed")
 """Precisions of training."""
@@ -219,13 +223,22 @@ def from_dict(values: Mapping[str, Any], base: RunConfig | None = None) -> RunCo
         values: ``{"optim": {"epochs": 60}, "seed": 1}``; unknown keys raise with the nearest one.
         base: what the rest comes from; None is the defaults.
     """
-    flat: dict[str, Any] = {}
+    return with_values(base or RunConfig(), flat(values))
+
+
+def flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested plain data by dotted names.
+
+    >>> flat({"optim": {"epochs": 60}, "seed": 1})
+    {'optim.epochs': 60, 'seed': 1}
+    """
+    found: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
-            flat.update({f"{key}.{inner}": v for inner, v in value.items()})
+            found.update({f"{key}.{inner}": v for inner, v in value.items()})
         else:
-            flat[key] = value
-    return with_values(base or RunConfig(), flat)
+            found[key] = value
+    return found
 
 
 def with_values(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
@@ -369,6 +382,10 @@ def _check_ranges(config: RunConfig) -> None:
             raise ArgumentError(f"{name}={value} must be finite and not negative.")
     if config.optim.momentum >= 1:
         raise ArgumentError(f"momentum={config.optim.momentum} must be below 1.")
+    if config.optim.nesterov and config.optim.optimizer == "sgd" and not config.optim.momentum:
+        raise ArgumentError("nesterov=True needs a momentum above 0.")
+    if config.threads is not None and config.threads > _MOST_THREADS:
+        raise ArgumentError(f"threads={config.threads} must be at most {_MOST_THREADS:,}.")
     val = config.data.val
     if not (0 <= val < 1 or (isinstance(val, int) and val >= 1)):
         raise ArgumentError(f"val={val} must be a fraction in [0, 1) or a whole number of samples.")

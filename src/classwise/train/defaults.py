@@ -52,7 +52,7 @@ def resolved(config: RunConfig, dataset: DataSet, samples: int, *, has_val: bool
     """
     check(config)
     shape, kind = dataset.input_shape, dataset.kind
-    model = resolve_model(config.model.model or "auto", shape, kind)
+    model = resolve_model("auto" if config.model.model is None else config.model.model, shape, kind)
     optim, data = config.optim, config.data
     epochs = optim.epochs
     if epochs is None:
@@ -60,7 +60,9 @@ def resolved(config: RunConfig, dataset: DataSet, samples: int, *, has_val: bool
     batch_size = optim.batch_size
     if batch_size is None:
         # Some sixteen steps in an epoch at least, for the sake of small sets.
-        batch_size = next((size for size in (128, 64, 32) if samples >= 16 * size), 16)
+        batch_size = next(
+            (size for size in (128, 64, 32) if samples >= 16 * size), min(16, samples)
+        )
     lr = optim.lr
     if lr is None:
         lr = 1e-3 if optim.optimizer == "adamw" else 0.1 * batch_size / 128
@@ -75,6 +77,8 @@ def resolved(config: RunConfig, dataset: DataSet, samples: int, *, has_val: bool
         raise ArgumentError(
             "select='val' needs a validation split: set val=0.1, or take a source that has one."
         )
+    if config.tte and kind == "table":
+        raise ArgumentError("tte=True averages over flipped images; a table has none.")
     eval_every = config.eval_every
     if eval_every is None:
         eval_every = 1 if select else max(1, epochs // 20)
@@ -82,6 +86,7 @@ def resolved(config: RunConfig, dataset: DataSet, samples: int, *, has_val: bool
         config,
         data=dataclasses.replace(data, augment=augment),
         model=dataclasses.replace(config.model, model=model, head=_head(config)),
+        method=dataclasses.replace(config.method, method=recipe_of(config).name),
         optim=dataclasses.replace(optim, epochs=epochs, batch_size=batch_size, lr=lr),
         select=select,
         eval_every=eval_every,

@@ -175,8 +175,7 @@ class Session:
 
     def evaluate(self, name: str) -> Evaluation:
         """Evaluate a split, all ranks together."""
-        split = self.splits[name]
-        views = VIEWS.values() if self.ready.config.tte and split.kind != "table" else ()
+        views = VIEWS.values() if self.ready.config.tte else ()
         self.raw_model.eval()
         with self.fabric.autocast():
             return evaluate(
