@@ -17,6 +17,7 @@ from classwise.train.launch import run
 from classwise.train.observe import Observer, Silent
 from classwise.train.record import RunRecord, read_run
 from classwise.train.setup import Setup, setup
+from classwise.train.stopping import Interrupted, stop_requests
 
 __all__ = ["ENGINES", "Resources", "execute", "results", "to_continue", "train_node"]
 
@@ -193,20 +194,26 @@ def _execute_here(
     """Train one phase after the other; what another process is training, it need not wait for."""
     continued = to_continue(plan, store)
     waiting = dict(plan.nodes)
-    while waiting:
-        before = len(waiting)
-        for node in list(waiting.values()):
-            if node.parent in waiting:
-                continue
-            try:
-                observer = observer_for(node)
-                train_node(node, store, observer, continues=node.key in continued, waits=False)
-            except Busy:
-                continue
-            del waiting[node.key]
-            on_done(node, len(plan.nodes) - len(waiting), len(plan.nodes))
-        if len(waiting) == before:
-            time.sleep(_POLL)
+    with stop_requests(None) as stopped:
+        while waiting:
+            before = len(waiting)
+            for node in list(waiting.values()):
+                if node.parent in waiting:
+                    continue
+                if stopped():  # when a phase was all but finished, or between two
+                    raise Interrupted(
+                        f"stopped; {len(waiting)} phases are left, and the same command goes on "
+                        "from there."
+                    )
+                try:
+                    observer = observer_for(node)
+                    train_node(node, store, observer, continues=node.key in continued, waits=False)
+                except Busy:
+                    continue
+                del waiting[node.key]
+                on_done(node, len(plan.nodes) - len(waiting), len(plan.nodes))
+            if len(waiting) == before:
+                time.sleep(_POLL)
 
 
 def to_continue(plan: Plan, store: Store) -> set[str]:

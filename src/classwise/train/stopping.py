@@ -15,6 +15,9 @@ __all__ = ["Interrupted", "forget_requests", "stop_requests"]
 
 _NOTE = ".stop"
 
+_listening: list[threading.Event] = []
+"""Of this process, from the outermost on: who trains a phase of a plan listens with the plan."""
+
 
 class Interrupted(StateError):  # noqa: N818  (what happened, as in KeyboardInterrupt)
     """Training was stopped from outside; its state is saved."""
@@ -35,13 +38,15 @@ def stop_requests(folder: Path | None) -> Iterator[Callable[[], bool]]:
     def ask(number: int, frame: object) -> None:
         if flag.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt  # the second time it is meant
-        flag.set()
+        for event in _listening:
+            event.set()
         if note is not None:
             with contextlib.suppress(OSError):
                 note.touch()
 
     before = {}
     if in_main:
+        _listening.append(flag)
         for number in (signal.SIGINT, signal.SIGTERM):
             before[number] = signal.signal(number, ask)
     try:
@@ -49,6 +54,8 @@ def stop_requests(folder: Path | None) -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        if in_main:
+            _listening.remove(flag)
         if note is not None:
             note.unlink(missing_ok=True)
 
