@@ -54,7 +54,9 @@ def test_any_legal_row_comes_back(
     seed: int,
 ):
     path = tmp_path_factory.mktemp("results") / "r.csv"
-    mine = row(device=device, precision=precision, last=last, few=few, seed=seed)
+    groups = {"many": 100.0, "medium": last, "few": few if few is None else min(few, last)}
+    best = {"best": last, "best_many": last, "best_medium": None, "best_few": 0.0}
+    mine = row(device=device, precision=precision, last=last, seed=seed, **groups, **best)
     append(path, [mine])
     assert read(path) == [mine]
 
@@ -64,7 +66,7 @@ def test_one_run_may_answer_several_cells_but_each_once(tmp_path: Path):
     append(path, [ROW, row(table="figure-4", cell="c/ce")])
     before = path.read_bytes()
     with pytest.raises(DataError, match=r"run 0123456789abcdef of table-3 .* is in line 2 already"):
-        append(path, [row(key="new"), row(last=1.0)])
+        append(path, [row(key="new"), row(last=10.0)])
     assert path.read_bytes() == before  # all or none
 
 
@@ -145,6 +147,9 @@ def test_a_file_with_other_columns(tmp_path: Path, header: list[str], message: s
         ("last", "", "last=None must be a number"),
         ("last", "101.5", r"last=101.5 must be in \[0, 100\]"),
         ("last", "nan", "last=nan must be in"),
+        ("last", "48.12", "best=38.9 is of the best epoch, and less than last=48.12"),
+        ("last", "3.12", "last=3.12 must lie between the accuracies of the groups, 8.25 and 66.0"),
+        ("best", "83.9", "best=83.9 must lie between the accuracies of the groups, 8.5 and 66.5"),
         ("few", "-3", r"few=-3.0 must be in \[0, 100\]"),
         ("best", "high", "best='high' must be a number"),
         ("best_epoch", "200", "best_epoch=200 must be less than epochs=200"),

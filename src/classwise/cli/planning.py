@@ -61,7 +61,10 @@ def _print(
             for n in plan.nodes.values()
         ]  # fmt: skip
         header = ("key", "parent", "epochs", "left", "terms", "seed")
-        screen.print(table("phases", header, rows))
+        made = table("phases", header, rows)
+        for column in made.columns[:2]:  # keys are no use when cut short
+            column.no_wrap = True
+        screen.print(made)
     for source, reason in plan.missing.items():
         screen.print(f"{source}: {reason}", markup=False)
     screen.print(

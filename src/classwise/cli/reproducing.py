@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from classwise._checks import whole_number
 from classwise.cli.console import console, print_json, table
 from classwise.cli.flags import given
 from classwise.cli.planning import print_plan, training
@@ -14,6 +16,7 @@ from classwise.paper import expand, list_exhibits, load, results, select, show
 from classwise.paper.rows import result_of
 from classwise.paper.schema import Cell, Figure, Table
 from classwise.paper.show import as_dict, as_rich
+from classwise.train.checkpoint import make_folder
 from classwise.train.config import RunConfig, with_values
 from classwise.train.record import read_run
 
@@ -58,7 +61,8 @@ def _plan(flags: PaperFlags, cells: Sequence[Cell]) -> tuple[Plan, list[Cell]]:
     if not able:
         wanted = "; ".join(dict.fromkeys(n.what for cell in cells for n in cell.needs))
         raise StateError(f"none of these {len(cells)} cells can be run here. They need {wanted}.")
-    pairs = [(cell, seed) for cell in able for seed in range(flags.seeds)]
+    seeds = whole_number("seeds", flags.seeds, low=1)
+    pairs = [(cell, seed) for cell in able for seed in range(seeds)]
     requests = [Request(cell.name, _config(cell, seed, flags)) for cell, seed in pairs]
     return make_plan(requests, need_data=not flags.dry_run), [cell for cell, _ in pairs]
 
@@ -68,6 +72,8 @@ def _run(flags: PaperFlags) -> int:
     plan, cells = _plan(flags, select(item, flags.where))
     if flags.dry_run:
         return print_plan(plan, flags.output, flags.store)
+    _rows(flags, item)  # a damaged file is found before anything is trained
+    make_folder(flags.results)
     store = Store(flags.store)
     try:
         execute(plan, store, **training(flags.work, flags.output))
@@ -83,22 +89,28 @@ def _record(
     runs: Iterable[tuple[Cell, tuple[Request, str]]],
 ) -> None:
     """Append a row for each finished run that the file has none for."""
-    path = flags.results / f"{item.name}.csv"
-    path.parent.mkdir(parents=True, exist_ok=True)
     rows = [
         result_of(read_run(store.path(key)), table=item.name, cell=cell.name, key=key)
         for cell, (_, key) in runs
         if store.finished(key)
     ]
     if rows:
-        results.append(path, rows, skip_known=True)  # another process may have been here
+        # Another process may have been here.
+        results.append(_path(flags, item), rows, skip_known=True)
+
+
+def _path(flags: PaperFlags, item: Table | Figure) -> Path:
+    return flags.results / f"{item.name}.csv"
+
+
+def _rows(flags: PaperFlags, item: Table | Figure) -> list[results.Result]:
+    path = _path(flags, item)
+    return results.read(path) if path.exists() else []
 
 
 def _show(flags: PaperFlags) -> int:
     item = _item(flags)
-    path = flags.results / f"{item.name}.csv"
-    rows = results.read(path) if path.exists() else []
-    lines = show(item, rows, flags.where)
+    lines = show(item, _rows(flags, item), flags.where)
     if flags.output.json:
         print_json([as_dict(line) for line in lines])
     else:
@@ -113,9 +125,12 @@ def _figure(flags: PaperFlags) -> int:
     item = _item(flags)
     if not isinstance(item, Figure):
         raise ArgumentError(f"{item.name} is a table; paper show {item.name} prints it.")
+    rows = _rows(flags, item)
+    if not rows:
+        raise StateError(
+            f"no run of {item.name} has a result here; paper run {item.name} makes them."
+        )
     store = Store(flags.store)
-    path = flags.results / f"{item.name}.csv"
-    rows = results.read(path) if path.exists() else []
     keys = {row.cell: row.key for row in rows}
     records = {
         cell: read_run(store.path(key)) for cell, key in keys.items() if store.path(key).is_dir()

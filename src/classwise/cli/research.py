@@ -28,6 +28,7 @@ from classwise.errors import ArgumentError
 from classwise.lab import Store
 from classwise.lab.tune import SAMPLERS, Tuning, default_grid, tuning_plan
 from classwise.lab.tune import tune as search
+from classwise.train.checkpoint import make_folder
 from classwise.train.config import with_values
 
 __all__ = ["lab", "paper", "tune"]
@@ -37,7 +38,8 @@ __all__ = ["lab", "paper", "tune"]
 class TuneFlags:
     """Search hyper-parameters in two stages on a validation split.
 
-    First those that shape the first phase, then the others from the best one's trunk.
+    That is a fifth of the training samples, unless --val or the data say otherwise. First those
+    that shape the first phase, then the others from the best one's trunk.
 
     Args:
         run: settings of all runs.
@@ -78,6 +80,8 @@ def tune(words: Sequence[str]) -> int:
     config = with_values(config, {"select": "val"})
     method, sampler = config.method.method, known_name("search", flags.search, SAMPLERS)
     trials, seeds = (whole_number(n, getattr(flags, n), low=1) for n in ("trials", "seeds"))
+    if "--grid" in words and not flags.grid:
+        raise ArgumentError("--grid needs NAME=V1,V2,... such as tau=0.8,0.9,1.")
     grid = _grid(flags.grid) or default_grid(method)
     if flags.dry_run:
         plan, stands_for = tuning_plan(
@@ -88,7 +92,7 @@ def tune(words: Sequence[str]) -> int:
     how = training(flags.work, flags.output)
     name = f"tune-{config.data.source.partition(':')[0]}-{config.data.imbalance}-{method}"
     out = flags.out or Path("runs") / re.sub(r"[^\w.+-]+", "_", name)
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     found = search(
         config,
         Store(flags.store),
@@ -138,6 +142,8 @@ def _print_tuning(found: Tuning, page: Path) -> None:
         ]
         title = f"stage {number}: {', '.join(stage.names)} (the best {len(rows)})"
         screen.print(table(title, (*stage.names, "balanced, val, %"), rows))
+        if stage.ties:
+            screen.print(stage.ties, markup=False)
     best = " ".join(f"--{name.replace('_', '-')} {value:.4g}" for name, value in found.best.items())
     screen.print(f"best: --method {found.method} {best}", markup=False)
     screen.print(
@@ -256,7 +262,9 @@ def _list_store(store: Store, flags: LabFlags) -> int:
         for e in entries
     ]  # fmt: skip
     screen = console()
-    screen.print(table(str(store.root), ("key", "state", "run", "epochs", "MB", "s"), rows))
+    made = table(str(store.root), ("key", "state", "run", "epochs", "MB", "s"), rows)
+    made.columns[0].no_wrap = True
+    screen.print(made)
     for entry in damaged:
         screen.print(f"{entry.key}: {entry.wrong}", markup=False)
     return code

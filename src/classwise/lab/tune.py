@@ -70,6 +70,17 @@ class Stage:
         """The trial with the highest score; the first one of several."""
         return max(self.trials, key=lambda trial: trial.score)
 
+    @property
+    def ties(self) -> str:
+        """What to say where several trials are the best; empty if one is."""
+        count = sum(trial.score == self.best.score for trial in self.trials)
+        if count == 1:
+            return ""
+        return (
+            f"{count} of {len(self.trials)} trials share the best score, and the first is taken. "
+            "More validation samples (--val), --seeds or epochs may tell them apart."
+        )
+
 
 @dataclass(frozen=True)
 class Tuning:
@@ -258,7 +269,8 @@ def default_grid(method: str) -> dict[str, Sequence[float]]:
     found = {name: values for name, values in grid.items() if _takes(method, name)}
     if not found:
         raise ArgumentError(
-            f"{method!r} has nothing to tune; give a grid, such as --grid tau=0.5,1."
+            f"the paper's grid has nothing that {method!r} takes; name a method such as cvs+adrw, "
+            "or give a grid of what it takes."
         )
     return dict(found)
 

@@ -29,6 +29,9 @@ __all__ = ["COLUMNS", "Result", "append", "canonical", "read", "validate"]
 _PERCENT = {"high": 100.0}
 _OPTIONAL_PERCENT = {"high": 100.0, "optional": True}
 
+_SLACK = 0.1
+"""Points by which numbers of one run may disagree: devices do not add up twice the same way."""
+
 
 @dataclass(frozen=True)
 class Result:
@@ -132,6 +135,7 @@ def validate(row: Result) -> None:
         raise DataError(f"selected_on={row.selected_on!r} must be val, test or empty.")
     if row.best is not None and (row.best_epoch is None or not row.selected_on):
         raise DataError("best needs best_epoch and selected_on.")
+    _check_accuracies(row)
     if row.best_epoch is not None and row.best_epoch >= row.epochs:
         raise DataError(f"best_epoch={row.best_epoch} must be less than epochs={row.epochs}.")
     try:
@@ -142,6 +146,26 @@ def validate(row: Result) -> None:
         raise DataError(f"date={row.date!r} must be ISO 8601 with an offset from UTC.")
     if row.table in item_names():
         known_name(f"cell of {row.table}", row.cell, [c.name for c in load(row.table).cells])
+
+
+def _check_accuracies(row: Result) -> None:
+    """Raise for accuracies that cannot be of one run: typed in, or of another row."""
+    if row.selected_on == "test" and row.best is not None and row.best < row.last - _SLACK:
+        raise DataError(f"best={row.best} is of the best epoch, and less than last={row.last}.")
+    # All classes together are a mean of the groups, whatever the groups are.
+    parts = {
+        "last": (row.many, row.medium, row.few),
+        "best": (row.best_many, row.best_medium, row.best_few),
+    }
+    for name, groups in parts.items():
+        value, known = getattr(row, name), [group for group in groups if group is not None]
+        if value is None or not known:
+            continue
+        low, high = min(known), max(known)
+        if not low - _SLACK <= value <= high + _SLACK:
+            raise DataError(
+                f"{name}={value} must lie between the accuracies of the groups, {low} and {high}."
+            )
 
 
 def _check(name: str, value: Any) -> None:

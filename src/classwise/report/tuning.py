@@ -35,6 +35,7 @@ _TEMPLATE = """<!DOCTYPE html>
 </dl></header><main>
 {% for stage in stages %}
 <section><h2>Stage {{ loop.index }}: {{ stage.names | join(", ") }}</h2><div>
+{% if stage.ties %}<p class="absent">{{ stage.ties }}</p>{% endif %}
 {% for figure in stage.figures %}{{ figure }}{% endfor %}
 <div class="scroll"><table><thead><tr>
 {% for name in stage.names %}<th scope="col" class="num">{{ name }}</th>{% endfor %}
@@ -88,6 +89,7 @@ def _stage(stage: Stage) -> dict[str, object]:
     ranked = sorted(stage.trials, key=lambda trial: -trial.score)
     return {
         "names": stage.names,
+        "ties": stage.ties,
         "figures": [_figure(stage, name) for name in stage.names],
         "rows": [
             [*(f"{trial.hyper[name]:.4g}" for name in stage.names), percent(trial.score, 2)]
