@@ -12,6 +12,7 @@ pl = pytest.importorskip("lightning.pytorch", reason="the lightning package is n
 
 import lightning_runs as runs  # noqa: E402
 import ranks  # noqa: E402
+from lightning.pytorch.tuner.tuning import Tuner  # noqa: E402
 
 import classwise as cw  # noqa: E402
 from classwise.adapters.lightning import ImbalanceCallback  # noqa: E402
@@ -112,6 +113,16 @@ def test_a_checkpoint_without_the_criterion_is_refused(tmp_path: Path):
     trainer.save_checkpoint(tmp_path / "plain.ckpt")
     with pytest.raises(cw.CheckpointError, match="no state of the criterion"):
         runs.fit(module, ImbalanceCallback(runs.new_criterion()), ckpt=tmp_path / "plain.ckpt")
+    holds = runs.Net(runs.new_criterion())
+    with pytest.raises(cw.CheckpointError, match=r"no state of the criterion self.criterion: the"):
+        runs.fit(holds, ImbalanceCallback(), ckpt=tmp_path / "plain.ckpt")
+
+
+def test_a_checkpoint_of_a_module_that_held_its_criterion_is_named(tmp_path: Path):
+    trainer = runs.fit(runs.Net(runs.new_criterion()), ImbalanceCallback())
+    trainer.save_checkpoint(tmp_path / "held.ckpt")
+    with pytest.raises(cw.CheckpointError, match=r"module that holds its criterion as self.crit"):
+        runs.fit(runs.Net(), ImbalanceCallback(runs.new_criterion()), ckpt=tmp_path / "held.ckpt")
 
 
 # A last window of one micro-batch, a last micro-batch of four samples, ignored targets.
@@ -157,6 +168,68 @@ def test_the_mean_of_micro_batches_is_another_gradient():
 class Twice(runs.Net):
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         return super().training_step(batch, batch_idx) + super().training_step(batch, batch_idx)
+
+
+class Linear(runs.Net):
+    """Trains without making the logits."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        criterion: Any = self.criterion
+        return criterion.linear(batch[0], self.net.weight, self.net.bias, batch[1])
+
+
+def test_a_head_without_logits_is_accumulated_exactly_too():
+    net, _ = runs.by_hand(runs.new_criterion("cvs+adrw"), 8, runs.ignoring())
+    module, given = Linear(), runs.new_criterion("cvs+adrw")
+    train = runs.loader(runs.ignoring(), batch=2)
+    runs.fit(module, ImbalanceCallback(given), train, accumulate_grad_batches=4)
+    assert torch.allclose(weights(module), net.weight, atol=1e-12)
+    assert "linear" not in vars(given)  # as it was
+
+
+class Functional(runs.Net):
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(self(batch[0]), batch[1])
+
+
+def test_a_training_with_another_loss_is_noticed():
+    callback = ImbalanceCallback(runs.new_criterion(), attribute="loss_fn", metrics=False)
+    with (
+        pytest.warns(cw.ClasswiseWarning, match="did not call the criterion in the first batch"),
+        pytest.raises(cw.StateError, match=r"not call .* in an epoch: it is self.loss_fn"),
+    ):
+        runs.fit(Functional(), callback)
+
+
+class Tuned(runs.Net):
+    """A module of which Lightning's tuner may change rate and batch size."""
+
+    def __init__(self, criterion: torch.nn.Module | None = None) -> None:
+        super().__init__(criterion)
+        self.lr, self.batch_size = 0.3, 8
+
+    def train_dataloader(self) -> Any:
+        return runs.loader(batch=self.batch_size)
+
+    def val_dataloader(self) -> Any:
+        return runs.loader(runs.data(9))
+
+
+@pytest.mark.parametrize("found", [False, True], ids=["given", "found"])
+def test_lightnings_tuner_leaves_nothing_behind(
+    found: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)  # where the tuner puts its checkpoint
+    net, criterion = runs.by_hand(runs.new_criterion())
+    given = runs.new_criterion()
+    module = Tuned(given if found else None)
+    callback = ImbalanceCallback(None if found else given)
+    quiet = {**runs.QUIET, "callbacks": [callback], "max_epochs": runs.EPOCHS}
+    trainer = pl.Trainer(enable_checkpointing=False, **quiet)
+    Tuner(trainer).lr_find(module, num_training=20, update_attr=False)
+    trainer.fit(module)
+    assert torch.equal(weights(module), net.weight)
+    assert torch.equal(given.kappa_plus, criterion.kappa_plus)
 
 
 def test_what_cannot_be_accumulated_exactly_is_refused():
@@ -247,6 +320,20 @@ def test_wrong_use_is_refused():
         runs.fit(module, ImbalanceCallback(attribute="third"))
     with pytest.raises(cw.StateError, match=r"plays over epochs=5, Trainer\(max_epochs=7\)"):
         runs.fit(runs.Net(), ImbalanceCallback(runs.new_criterion()), max_epochs=7)
+    endless: dict[str, Any] = {"max_epochs": -1, "max_steps": 99}
+    with pytest.raises(cw.StateError, match=r"epoch 5 begins, .* plays over epochs=5"):
+        runs.fit(runs.Net(), ImbalanceCallback(runs.new_criterion()), **endless)
+    used = ImbalanceCallback(runs.new_criterion())
+    runs.fit(runs.Net(), used)
+    with pytest.raises(cw.StateError, match="has been trained with up to epoch 4; make another"):
+        runs.fit(runs.Net(), used)
+    twice = ImbalanceCallback(runs.new_criterion())
+    with pytest.raises(cw.StateError, match=r"two ImbalanceCallbacks play self.criterion"):
+        runs.fit(runs.Net(), twice, callbacks=[twice])
+    with pytest.raises(cw.ArgumentError, match="attribute=3 must be a name"):
+        ImbalanceCallback(attribute=3)  # type: ignore[arg-type]
+    with pytest.raises(cw.ArgumentError, match="few=20 and many=5 overlap"):
+        ImbalanceCallback(many=5)
     with pytest.raises(cw.ArgumentError, match=r"must be a classwise.Criterion or None, got str"):
         ImbalanceCallback("cvs")  # type: ignore[arg-type]
     with pytest.raises(cw.UnknownNameError, match=r"accumulation='sum' is unknown"):

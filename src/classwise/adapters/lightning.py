@@ -8,19 +8,21 @@ Works with the ``lightning`` package and with ``pytorch_lightning``.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import BatchSampler
 
 from classwise._checks import known_name
 from classwise.adapters import missing
+from classwise.adapters._calls import Handle, argument, before_calls
 from classwise.adapters._meter import ShotMeter, logit_scale
+from classwise.adapters._samplers import loaders_of, refuse_replaced_samplers
 from classwise.adapters._window import Window
 from classwise.criterion import Criterion
-from classwise.errors import ArgumentError, CheckpointError, StateError
+from classwise.errors import ArgumentError, CheckpointError, ClasswiseWarning, StateError
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -85,15 +87,21 @@ class ImbalanceCallback(Callback):
             raise ArgumentError(
                 f"criterion must be a classwise.Criterion or None, got {type(criterion).__name__}."
             )
+        if not isinstance(attribute, str) or not attribute:
+            raise ArgumentError(f"attribute={attribute!r} must be a name on the module.")
         self.attribute = attribute
         self.metrics = metrics
         self.accumulation = known_name("accumulation", accumulation, _ACCUMULATION)
         self._given = criterion
         self._found: tuple[str, Criterion] | None = None
-        self._meter_settings = {"many": many, "few": few, "num_bins": num_bins}
+        self._meter_settings: dict[str, int] = {"many": many, "few": few, "num_bins": num_bins}
+        ShotMeter(
+            [1, 1], many=many, few=few, num_bins=num_bins
+        )  # refused here, not after the first epoch
         self._meters: list[ShotMeter] = []
         self._loader = 0
-        self._hooks: list[Any] = []  # handles, to let go of the criterion with
+        self._called = False  # whether a training_step has
+        self._hooks: list[Handle] = []  # handles, to let go of the criterion with
         self._window = Window()
 
     @property
@@ -114,12 +122,48 @@ class ImbalanceCallback(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Find the criterion in the module, or put it there."""
+        if sum(callback.attribute == self.attribute for callback in _of_this_kind(trainer)) > 1:
+            raise StateError(
+                f"two ImbalanceCallbacks play self.{self.attribute}; pass one of them, or give "
+                "each an attribute of its own."
+            )
         if self._given is None:
             self._found = _the_criterion_of(pl_module, self.attribute)
         else:
             # Beside the registered modules: the module's own state_dict stays as it was, and
             # loads without this callback.
-            object.__setattr__(pl_module, self.attribute, self._given)
+            object.__setattr__(
+                pl_module, self.attribute, self._given.to(trainer.strategy.root_device)
+            )
+        self._hooks.append(pl_module.register_load_state_dict_pre_hook(self._before_loading))
+        if stage == "fit" and self.criterion.epoch < 0:
+            # Lightning's tuner trains without callbacks, and takes back what it has done.
+            self.criterion.start_epoch(0)
+
+    def _before_loading(
+        self,
+        module: Any,
+        state: Mapping[str, Any],
+        prefix: str,
+        metadata: Any,
+        strict: bool,
+        *_: Any,
+    ) -> None:
+        """Name the criterion where torch would list the keys of its state."""
+        found = self._found is not None
+        name = self._found[0] if self._found is not None else self.attribute
+        holds = f"{prefix}{name}._extra_state" in state
+        if not strict or found == holds:
+            return
+        if found:
+            raise CheckpointError(
+                f"the checkpoint holds no state of the criterion self.{name}: the module that was "
+                "saved did not hold one. Start anew, or load the weights alone."
+            )
+        raise CheckpointError(
+            f"the checkpoint was saved by a module that holds its criterion as self.{name}; go on "
+            "with such a module and ImbalanceCallback()."
+        )
 
     def _to_device(self, pl_module: LightningModule) -> None:
         if self._given is not None:
@@ -141,19 +185,49 @@ class ImbalanceCallback(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Check the samplers, and take up the epoch: a resumed one may not start again."""
-        _refuse_replaced_samplers(trainer)
+        refuse_replaced_samplers(trainer)
+        criterion = self.criterion
+        if trainer.current_epoch == 0 < criterion.epoch:
+            raise StateError(
+                f"the criterion has been trained with up to epoch {criterion.epoch}; make another "
+                "for a new training, or go on with fit(ckpt_path=...)."
+            )
         self.on_train_epoch_start(trainer, pl_module)
-        if self.accumulation == "exact" and pl_module.automatic_optimization:
-            hook = functools.partial(self._before_criterion, trainer)
-            self._hooks.append(self.criterion.register_forward_pre_hook(hook, with_kwargs=True))
+        self._called = False
+        before = functools.partial(self._with_normalizer, trainer)
+        self._hooks += before_calls(criterion, before)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the epoch of the criterion, and of batch samplers, which Lightning forgets."""
+        if trainer.current_epoch >= self.criterion.epochs:
+            raise StateError(
+                f"epoch {trainer.current_epoch} begins, and the criterion plays over "
+                f"epochs={self.criterion.epochs}; give both the same number."
+            )
         self.criterion.start_epoch(trainer.current_epoch)
-        for loader in _loaders(trainer.train_dataloader):
+        for loader in loaders_of(trainer.train_dataloader):
             set_epoch = getattr(getattr(loader, "batch_sampler", None), "set_epoch", None)
             if callable(set_epoch):
                 set_epoch(trainer.current_epoch)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Notice early if it is not this criterion that is trained with."""
+        if batch_idx == 0 and outputs is not None and not self._called:
+            warnings.warn(ClasswiseWarning(self._not_called("the first batch")), stacklevel=2)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Notice at the latest now if it is not this criterion that is trained with."""
+        if not self._called:
+            raise StateError(self._not_called("an epoch"))
+
+    def _not_called(self, where: str) -> str:
+        name = self.attribute if self._found is None else self._found[0]
+        return (
+            f"training_step did not call the criterion in {where}: it is self.{name}, "
+            "ImbalanceCallback(criterion, attribute=...) gives it another name."
+        )
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Let go of the criterion."""
@@ -183,28 +257,31 @@ class ImbalanceCallback(Callback):
         """Begin a micro-batch."""
         self._window.calls = 0
 
-    def _before_criterion(
-        self, trainer: Trainer, criterion: Criterion, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    def _with_normalizer(
+        self, trainer: Trainer, target: Any, kwargs: dict[str, Any]
+    ) -> dict[str, Any]:
         """Have the criterion divide by a constant of the window, and note what the batch weighs."""
-        training = criterion.training and torch.is_grad_enabled()
-        if not training or trainer.accumulate_grad_batches == 1 or criterion.reduction != "mean":
-            return None
+        criterion = self.criterion
+        if not (criterion.training and torch.is_grad_enabled()):
+            return kwargs
+        self._called = True
+        exact = self.accumulation == "exact" and trainer.lightning_module.automatic_optimization
+        if not exact or trainer.accumulate_grad_batches == 1 or criterion.reduction != "mean":
+            return kwargs
         if kwargs.get("normalizer") is not None:
-            return None  # the module has its own idea
+            return kwargs  # the module has its own idea
         if type(trainer.strategy).__name__ == "DeepSpeedStrategy":
             raise StateError(
                 "DeepSpeed keeps gradients where they cannot be scaled; "
                 "pass ImbalanceCallback(accumulation='mean')."
             )
-        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-        if sum(isinstance(callback, ImbalanceCallback) for callback in callbacks) > 1:
+        if len(_of_this_kind(trainer)) > 1:
             raise StateError(
                 "two criteria cannot both scale the gradients of their sum; "
                 "pass ImbalanceCallback(accumulation='mean') to each."
             )
-        normalizer = self._window.add(criterion, criterion.mass(_target(args, kwargs)))
-        return args, {**kwargs, "normalizer": normalizer}
+        normalizer = self._window.add(criterion, criterion.mass(target))
+        return {**kwargs, "normalizer": normalizer}
 
     @torch.no_grad()
     def on_before_optimizer_step(
@@ -320,8 +397,8 @@ class ImbalanceCallback(Callback):
     def _after_criterion(
         self, criterion: Criterion, args: tuple[Any, ...], kwargs: dict[str, Any], loss: Tensor
     ) -> None:
-        logits = args[0] if args else kwargs["logits"]
-        self.update(logits, _target(args, kwargs))
+        logits = argument(0, "logits", args, kwargs)
+        self.update(logits, argument(1, "target", args, kwargs))
 
     def _end(self, pl_module: LightningModule, stage: str) -> None:
         if not self._meters:
@@ -360,43 +437,10 @@ def _the_criterion_of(pl_module: LightningModule, attribute: str) -> tuple[str, 
     )
 
 
-def _target(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
-    return args[1] if len(args) > 1 else kwargs["target"]
+def _of_this_kind(trainer: Trainer) -> list[ImbalanceCallback]:
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    return [callback for callback in callbacks if isinstance(callback, ImbalanceCallback)]
 
 
 def _copied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: value.clone() for name, value in state.items()}
-
-
-def _loaders(data: object) -> Iterator[Any]:
-    if isinstance(data, Mapping):
-        data = list(data.values())
-    if isinstance(data, Sequence):
-        for part in data:
-            yield from _loaders(part)
-    else:
-        yield data
-
-
-def _refuse_replaced_samplers(trainer: Trainer) -> None:
-    """Raise where Lightning has put a sampler of its own around or in place of the user's."""
-    if trainer.world_size == 1:
-        return
-    injects = trainer._accelerator_connector.use_distributed_sampler
-    for loader in _loaders(trainer.train_dataloader):
-        samplers = [getattr(loader, "sampler", None)]
-        batches = getattr(loader, "batch_sampler", None)
-        samplers.append(getattr(batches, "sampler", None))
-        wrapped = [s for s in samplers if type(s).__name__ == "DistributedSamplerWrapper"]
-        if wrapped:
-            replaced = type(wrapped[0].dataset._sampler).__name__  # type: ignore[union-attr]
-        elif injects and batches is not None and type(batches) is not BatchSampler:
-            replaced = type(batches).__name__
-        else:
-            continue
-        raise StateError(
-            f"Lightning has put its distributed sampler around {replaced}, which shuffles and "
-            "shards what it draws: classes are no longer seen as often as it says. Pass "
-            "Trainer(use_distributed_sampler=False) and a sampler that knows its rank, such as "
-            "classwise.data.ClassSampler."
-        )
