@@ -217,6 +217,48 @@ class TestRefusals:
         with pytest.raises(cw.ArgumentError, match="reduction='sum'"):
             ImbalanceLoss(runs.new_criterion(reduction="sum"))
 
+    def test_what_is_no_trainer(self):
+        with pytest.raises(cw.ArgumentError, match=r"must be a transformers.Trainer, got Linear"):
+            ImbalanceLoss(runs.new_criterion()).attach(torch.nn.Linear(2, 2))  # type: ignore[arg-type]
+
+    def test_groups_that_overlap(self):
+        with pytest.raises(cw.ArgumentError, match="few=20 and many=5 overlap"):
+            ImbalanceLoss(runs.new_criterion(), many=5)
+
+    def test_being_in_the_callbacks_twice(self, tmp_path: Path):
+        imbalance = ImbalanceLoss(runs.new_criterion())
+        trainer = runs.new_trainer(tmp_path, imbalance)
+        trainer.callback_handler.callbacks.append(imbalance)
+        with pytest.raises(cw.StateError, match="in the trainer's callbacks twice"):
+            trainer.train()
+
+    @pytest.mark.parametrize("attach", [False, True], ids=["passed", "attached"])
+    def test_labels_that_are_floats(self, attach: bool, tmp_path: Path):
+        imbalance = ImbalanceLoss(runs.new_criterion("la"))
+        trainer = runs.new_trainer(tmp_path, imbalance, attach=attach)
+        rows: Any = [{**row, "labels": float(row["labels"])} for row in runs.text()]
+        trainer.train_dataset = rows
+        with pytest.raises(cw.ArgumentError, match=r"class indices must be int64"):
+            trainer.train()
+
+    def test_a_state_that_is_damaged(self, tmp_path: Path):
+        settings = {"save_strategy": "steps", "save_steps": 6}
+        runs.new_trainer(tmp_path, ImbalanceLoss(runs.new_criterion()), settings=settings).train()
+        file = tmp_path / "checkpoint-6" / FILE
+        whole = file.read_bytes()
+        for content in (b"", b"junk", whole[:700]):
+            file.write_bytes(content)
+            other = ImbalanceLoss(runs.new_criterion())
+            trainer = runs.new_trainer(tmp_path, other, settings=settings)
+            with pytest.raises(
+                cw.CheckpointError, match=r"classwise.pt cannot be read: \w+: .*\.$"
+            ):
+                trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
+        torch.save({"step": 6}, file)
+        trainer = runs.new_trainer(tmp_path, ImbalanceLoss(runs.new_criterion()), settings=settings)
+        with pytest.raises(cw.CheckpointError, match=r"cannot be read: KeyError: 'log'"):
+            trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
+
     def test_batches_without_labels(self, tmp_path: Path):
         imbalance = ImbalanceLoss(runs.new_criterion())
         runs.new_trainer(tmp_path, imbalance)
@@ -294,6 +336,10 @@ class TestClassCounts:
             class_counts_from([{"y": 3}], "y", num_classes=2)
         with pytest.raises(cw.DataError, match="holds no label"):
             class_counts_from([{"y": -100}], "y")
+        with pytest.raises(cw.DataError, match="holds no label"):
+            class_counts_from([], "y")
+        with pytest.raises(cw.DataError, match="a row is of type int, no mapping that has 'y'"):
+            class_counts_from([1, 2], "y")
 
 
 def test_without_transformers_one_line_says_what_to_install():

@@ -79,7 +79,8 @@ def _columns(dataset: Any, column: str) -> Iterator[Sequence[Any]]:
         raise DataError(f"there is no column {column!r}, only {', '.join(map(repr, names))}.")
     rows = len(dataset)
     if names is None:
-        yield [_value(dataset[row], column) for row in range(rows)]
+        if rows:
+            yield [_value(dataset[row], column) for row in range(rows)]
         return
     # Rows of one column without formats or transforms, whatever the user has set.
     plain = dataset.select_columns(column).with_format(None)
@@ -90,8 +91,9 @@ def _columns(dataset: Any, column: str) -> Iterator[Sequence[Any]]:
 def _value(row: Any, column: str) -> Any:
     if isinstance(row, Mapping) and column in row:
         return row[column]
-    kind = f"the keys {', '.join(map(repr, row))}" if isinstance(row, Mapping) else type(row)
-    raise DataError(f"a row has no {column!r}, it has {kind}.")
+    if isinstance(row, Mapping):
+        raise DataError(f"a row has no {column!r}, it has the keys {', '.join(map(repr, row))}.")
+    raise DataError(f"a row is of type {type(row).__name__}, no mapping that has {column!r}.")
 
 
 def _indices(values: Sequence[Any], column: str) -> np.ndarray:

@@ -30,12 +30,13 @@ from classwise.adapters._counts import class_counts_from
 from classwise.adapters._meter import shot_metrics
 from classwise.criterion import Criterion
 from classwise.errors import ArgumentError, CheckpointError, StateError
+from classwise.stats.shots import shots
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainerCallback
 else:
     try:
-        from transformers import TrainerCallback
+        from transformers import Trainer, TrainerCallback
     except ImportError as error:
         raise missing("classwise.adapters.transformers", "transformers", error) from None
 
@@ -54,7 +55,8 @@ class ImbalanceLoss(TrainerCallback):
 
     Gradients are those of one batch of all micro-batches and processes:
 
-    - without class weights, always (``num_items_in_batch``);
+    - without class weights, by ``num_items_in_batch``, which is that of all processes unless
+      ``average_tokens_across_devices`` is turned off;
     - with class weights that are divided by their sum, without accumulation, or with ``attach``,
       which reads the labels of all micro-batches of a step. Otherwise training is refused.
 
@@ -89,7 +91,9 @@ class ImbalanceLoss(TrainerCallback):
         self.criterion = criterion
         self.resume_from = resume_from
         self._groups = {"many": many, "few": few}
+        shots(criterion.class_counts, **self._groups, allow_empty=True)  # refused here, not later
         self._args: Any = None
+        self._state: Any = None
         self._attached = self._called = False
         self._window: Tensor | None = None
         self._epoch: int | None = None
@@ -131,7 +135,7 @@ class ImbalanceLoss(TrainerCallback):
         if items is None or (_by_weights(self.criterion) and self.criterion.terms.weighs):
             return None  # one micro-batch: the criterion knows what it weighs, on all processes
         count = torch.as_tensor(items, device=logits.device).flatten()[0]
-        if labels.is_floating_point():
+        if labels.is_floating_point() and labels.shape == logits.shape:
             count = count / labels.shape[1]  # Trainer has counted every class of every sample
         return count / world if self._args.average_tokens_across_devices else count
 
@@ -152,6 +156,10 @@ class ImbalanceLoss(TrainerCallback):
         """
         if self._attached:
             raise StateError("this loss is attached to a trainer already; make another.")
+        if not isinstance(trainer, Trainer):
+            raise ArgumentError(
+                f"trainer must be a transformers.Trainer, got {type(trainer).__name__}."
+            )
         self._attached = True
         trainer.compute_loss_func = self
         if self not in trainer.callback_handler.callbacks:
@@ -190,6 +198,9 @@ class ImbalanceLoss(TrainerCallback):
         self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
     ) -> None:
         """Check that the trainer and the criterion agree; take up a saved state, or begin anew."""
+        if state is self._state:  # it is new for each training
+            raise StateError("this object is in the trainer's callbacks twice; pass it once.")
+        self._state = state
         self._use(args)
         self._check(args, state, model)
         self._window, self._called = None, False
@@ -277,8 +288,12 @@ class ImbalanceLoss(TrainerCallback):
             raise CheckpointError(
                 f"Trainer resumes at step {state.global_step}, but {path} is not there; {advice}"
             )
-        saved = torch.load(path, weights_only=True, map_location="cpu")
-        if (saved["step"], saved["log"]) != (state.global_step, _digest(state)):
+        try:
+            saved = torch.load(path, weights_only=True, map_location="cpu")
+            found = (saved["step"], saved["log"])
+        except Exception as error:  # whatever torch says of a damaged file
+            raise CheckpointError(f"{path} cannot be read: {_one_line(error)}") from error
+        if found != (state.global_step, _digest(state)):
             raise CheckpointError(
                 f"{path} is of another run than the checkpoint that Trainer resumes from; {advice}"
             )
@@ -331,3 +346,9 @@ def _folder(args: Any, state: Any) -> Path:
 def _digest(state: Any) -> str:
     """Return what tells the log of one run from that of another; JSON may have sorted its keys."""
     return hashlib.sha256(json.dumps(state.log_history, sort_keys=True).encode()).hexdigest()
+
+
+def _one_line(error: Exception) -> str:
+    """Return what an error says, in short: torch's own words go on for paragraphs."""
+    first = (str(error).splitlines() or [""])[0].partition(". ")[0]
+    return f"{type(error).__name__}: {first[:120]}."
