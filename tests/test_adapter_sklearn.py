@@ -191,6 +191,38 @@ def test_skorch_itself_with_the_callback():
     assert np.allclose(net.predict_proba(X.astype(np.float32)).sum(1), 1, atol=1e-6)
 
 
+class TestRefusalsOfTheCallback:
+    def net(self, criterion: Any, **settings: Any) -> Any:
+        settings = {"predict_nonlinearity": partial(torch.softmax, dim=1), **settings}
+        callbacks = [StartEpoch()]
+        return NeuralNetClassifier(
+            nn.Linear(2, 3), criterion=criterion, callbacks=callbacks, verbose=0, **settings
+        )
+
+    def fit(self, net: Any) -> Any:
+        X, y = skewed()
+        return net.fit(X.astype(np.float32), y)
+
+    def test_logits_that_would_be_taken_for_probabilities(self):
+        net = self.net(cw.Criterion("cvs", COUNTS, epochs=2), predict_nonlinearity="auto")
+        with pytest.raises(cw.ArgumentError, match="'auto' would take logits for probabilities"):
+            self.fit(net)
+
+    def test_a_loss_without_epochs(self):
+        with pytest.raises(cw.ArgumentError, match=r"must be a classwise.Criterion .* CrossEnt"):
+            self.fit(self.net(nn.CrossEntropyLoss))
+
+    def test_more_epochs_than_the_criterion_has(self):
+        net = self.net(cw.Criterion("cvs", COUNTS, epochs=2), max_epochs=3)
+        with pytest.raises(cw.StateError, match=r"epoch 2 begins, .* give the net the same max_"):
+            self.fit(net)
+
+    def test_a_criterion_that_was_trained_with(self):
+        net = self.net(cw.Criterion("cvs", COUNTS, epochs=2), max_epochs=2)
+        with pytest.raises(cw.StateError, match=r"trained with up to epoch 1; make another"):
+            self.fit(self.fit(net))
+
+
 class TestRefusals:
     def test_one_class(self):
         with pytest.raises(cw.ArgumentError, match=r"one class only, .*7.*; 2 are needed"):
@@ -213,8 +245,40 @@ class TestRefusals:
         with pytest.raises(cw.ArgumentError, match="logits have 5 classes"):
             quick(module=nn.Linear(2, 5)).fit(X, y)
 
+    def test_what_is_no_module(self):
+        X, y = skewed()
+        for module in ("mlp", lambda features, classes: None):
+            with pytest.raises(cw.ArgumentError, match=r"module=.* must be a torch module, or a f"):
+                quick(module=module).fit(X, y)
+        for hidden in (16, "16"):
+            with pytest.raises(cw.ArgumentError, match=r"hidden=.* must be a sequence of widths"):
+                quick(hidden=hidden).fit(X, y)
+
+    def test_settings_that_are_said_elsewhere(self):
+        X, y = skewed()
+        for name in ("class_counts", "epochs", "reduction", "ignore_index", "method"):
+            with pytest.raises(cw.ArgumentError, match=f"criterion_params may not hold '{name}'"):
+                quick(criterion_params={name: 1}).fit(X, y)
+        for name in ("module", "criterion", "classes", "max_epochs", "predict_nonlinearity"):
+            with pytest.raises(cw.ArgumentError, match=f"net_params may not hold '{name}': "):
+                quick(net_params={name: 1}).fit(X, y)
+        with pytest.raises(cw.ArgumentError, match="net_params=3 must be a dictionary or None"):
+            quick(net_params=3).fit(X, y)
+
+    @pytest.mark.filterwarnings("ignore::classwise.ClasswiseWarning")
+    def test_a_training_that_diverges(self):
+        X, y = skewed()
+        with pytest.raises(cw.StateError, match=r"diverged, its last loss is nan: scale X, or low"):
+            quick(lr=1e30).fit(X, y)
+
     def test_numbers_out_of_range(self):
         X, y = skewed()
+        with pytest.raises(cw.ArgumentError, match="lr=-1 is out of range"):
+            quick(lr=-1).fit(X, y)
+        with pytest.raises(cw.ArgumentError, match="weight_decay='much' must be a number"):
+            quick(weight_decay="much").fit(X, y)
+        with pytest.raises(cw.ArgumentError, match="hidden=0 must be at least 1"):
+            quick(hidden=(4, 0)).fit(X, y)
         with pytest.raises(cw.ArgumentError, match="max_epochs=0 must be at least 1"):
             quick(max_epochs=0).fit(X, y)
         with pytest.raises(cw.ArgumentError, match=r"batch_size=2.5 must be a whole number"):

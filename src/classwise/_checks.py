@@ -260,5 +260,5 @@ def _check_range(target: Tensor, classes: int, ignore_index: int) -> None:
 def _describe(value: object) -> str:
     if isinstance(value, (Tensor, np.ndarray)):
         return f"{type(value).__name__} of shape {tuple(value.shape)} and dtype {value.dtype}"
-    text = repr(value)
+    text = " ".join(repr(value).split())  # one line, also of a tensor in a tuple
     return f"{type(value).__name__} {text if len(text) < 60 else text[:57] + '...'}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from classwise._checks import whole_number
+from classwise._checks import number, whole_number
 from classwise.adapters import missing
 from classwise.criterion import Criterion
 from classwise.errors import ArgumentError, StateError
@@ -45,6 +46,21 @@ else:
 __all__ = ["ImbalancedClassifier", "StartEpoch", "mlp"]
 
 _HYPER = ("tau", "gamma", "nu")
+# What a dictionary of further settings may not hold, and why.
+_OF_THE_CRITERION = {
+    "method": "it is an argument of its own",
+    "class_counts": "they are those of y",
+    "epochs": "it is max_epochs",
+    "reduction": "skorch wants the mean",
+    "ignore_index": "all labels of y count",
+}
+_OF_THE_NET = {
+    "module": "it is an argument of its own",
+    "criterion": "it is method and criterion_params",
+    "classes": "they are those of y",
+    "max_epochs": "it is an argument of its own",
+    "predict_nonlinearity": "it is the softmax",
+}
 
 
 def mlp(num_features: int, num_classes: int, hidden: Sequence[int] = (128,)) -> nn.Module:
@@ -57,8 +73,10 @@ def mlp(num_features: int, num_classes: int, hidden: Sequence[int] = (128,)) -> 
       (2): Linear(in_features=8, out_features=3, bias=True)
     )
     """
+    if not isinstance(hidden, Sequence) or isinstance(hidden, str):
+        raise ArgumentError(f"hidden={hidden!r} must be a sequence of widths, such as (128,).")
     layers: list[nn.Module] = []
-    for width in hidden:
+    for width in (whole_number("hidden", width, low=1) for width in hidden):
         layers += [nn.Linear(num_features, width), nn.ReLU()]
         num_features = width
     return nn.Sequential(*layers, nn.Linear(num_features, num_classes))
@@ -82,11 +100,37 @@ class StartEpoch(Callback):
     ``Checkpoint``.
     """
 
+    def on_train_begin(self, net: Any, X: Any = None, y: Any = None, **kwargs: Any) -> None:  # noqa: N803
+        """Check what skorch cannot know."""
+        criterion = net.criterion_
+        if not isinstance(criterion, Criterion):
+            raise ArgumentError(
+                f"criterion must be a classwise.Criterion for StartEpoch, the net's is "
+                f"{type(criterion).__name__}."
+            )
+        if net.predict_nonlinearity == "auto":
+            raise ArgumentError(
+                "predict_nonlinearity='auto' would take logits for probabilities; pass "
+                "functools.partial(torch.softmax, dim=1), or None if that is what you want."
+            )
+        if not net.history and criterion.epoch >= 0:
+            raise StateError(
+                f"the criterion has been trained with up to epoch {criterion.epoch}; make another, "
+                "or pass criterion=classwise.Criterion and criterion__method=..., of which skorch "
+                "makes one for each fit."
+            )
+
     def on_epoch_begin(
         self, net: Any, dataset_train: Any = None, dataset_valid: Any = None, **kwargs: Any
     ) -> None:
         """Start the epoch of the criterion; skorch has just begun to record it."""
-        net.criterion_.start_epoch(len(net.history) - 1)
+        epoch = len(net.history) - 1
+        if epoch >= net.criterion_.epochs:
+            raise StateError(
+                f"epoch {epoch} begins, and the criterion plays over "
+                f"epochs={net.criterion_.epochs}; give the net the same max_epochs."
+            )
+        net.criterion_.start_epoch(epoch)
 
 
 class ImbalancedClassifier(ClassifierMixin, BaseEstimator):
@@ -173,13 +217,16 @@ class ImbalancedClassifier(ClassifierMixin, BaseEstimator):
         """
         whole_number("max_epochs", self.max_epochs, low=1)
         whole_number("batch_size", self.batch_size, low=1)
+        number("lr", self.lr, low=0)
+        number("weight_decay", self.weight_decay, low=0)
         X, y = validate_data(  # noqa: N806
             self, X, y, dtype=np.float32, allow_nd=self.module is not None, order="C"
         )
         check_classification_targets(y)
         self.classes_, target = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ArgumentError(f"y holds one class only, {self.classes_[0]!r}; 2 are needed.")
+            only = self.classes_.tolist()[0]
+            raise ArgumentError(f"y holds one class only, {only!r}; 2 are needed.")
         self.class_counts_ = np.bincount(target)
         criterion = self._criterion()
         # sklearn's convention: None draws from numpy's global generator.
@@ -189,16 +236,18 @@ class ImbalancedClassifier(ClassifierMixin, BaseEstimator):
             torch.manual_seed(seed)
             self.net_ = self._net(X.shape[1], criterion)
             self.net_.fit(_writable(X), target.astype(np.int64))
+        history: Any = self.net_.history
+        loss = history[-1, "train_loss"]
+        if not math.isfinite(loss):
+            raise StateError(f"training diverged, its last loss is {loss}: scale X, or lower lr.")
         return self
 
     def _criterion(self) -> Criterion:
         given = {name: getattr(self, name) for name in _HYPER}
         hyper = {name: value for name, value in given.items() if value is not None}
+        more = _settings("criterion_params", self.criterion_params, _OF_THE_CRITERION)
         criterion = Criterion(
-            self.method,
-            self.class_counts_,
-            epochs=self.max_epochs,
-            **{**hyper, **(self.criterion_params or {})},
+            self.method, self.class_counts_, epochs=self.max_epochs, **{**hyper, **more}
         )
         if criterion.recipe.needs_cosine_head or criterion.recipe.needs_features:
             needs = "cosine logits" if criterion.recipe.needs_cosine_head else "features"
@@ -215,7 +264,12 @@ class ImbalancedClassifier(ClassifierMixin, BaseEstimator):
         elif self.module is None:
             module = mlp(num_features, num_classes, self.hidden)
         else:
-            module = self.module(num_features, num_classes)
+            module = self.module(num_features, num_classes) if callable(self.module) else None
+        if not isinstance(module, nn.Module):
+            raise ArgumentError(
+                f"module={self.module!r} must be a torch module, or a function of "
+                "(num_features, num_classes) that returns one."
+            )
         settings: dict[str, Any] = {
             "optimizer": torch.optim.AdamW,
             "optimizer__weight_decay": self.weight_decay,
@@ -226,7 +280,7 @@ class ImbalancedClassifier(ClassifierMixin, BaseEstimator):
             "train_split": None,
             "verbose": 0,
             "device": self.device,
-            **(self.net_params or {}),
+            **_settings("net_params", self.net_params, _OF_THE_NET),
         }
         callbacks = [("start_epoch", StartEpoch()), *(settings.pop("callbacks", None) or [])]
         return NeuralNetClassifier(
@@ -257,6 +311,18 @@ class ImbalancedClassifier(ClassifierMixin, BaseEstimator):
         """Return the likeliest label of each sample, (N,)."""
         best = self.predict_proba(X).argmax(1)
         return self.classes_[best]
+
+
+def _settings(
+    argument: str, given: Mapping[str, Any] | None, taken: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return further settings, without those that are said elsewhere."""
+    if given is not None and not isinstance(given, Mapping):
+        raise ArgumentError(f"{argument}={given!r} must be a dictionary or None.")
+    settings = dict(given or {})
+    for name in taken.keys() & settings.keys():
+        raise ArgumentError(f"{argument} may not hold {name!r}: {taken[name]}.")
+    return settings
 
 
 def _writable(array: np.ndarray) -> np.ndarray:
