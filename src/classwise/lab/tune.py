@@ -197,11 +197,12 @@ def tune(
     stages: list[Stage] = []
     tried: list[Request] = []
 
+    def requests_of(points: Sequence[Mapping[str, float]]) -> list[Request]:
+        return _requests(config, [{**fixed, **point} for point in points], seeds)
+
     def score(points: Sequence[Mapping[str, float]]) -> list[float]:
-        requests = _requests(config, [{**fixed, **point} for point in points], seeds)
-        tried.extend(requests)
         records = execute(
-            make_plan(requests),
+            make_plan(requests_of(points)),
             store,
             engine=engine,
             resources=resources,
@@ -219,6 +220,8 @@ def tune(
         else:
             name = _study_name(config, part, fixed, sampler, seeds)
             found = _sampled(name, part, score, sampler, trials, config.seed, journal)
+        # All trials, those included that an interrupted search had scored already.
+        tried += requests_of([trial.hyper for trial in found])
         stages.append(Stage(stage_names, tuple(found)))
         fixed.update(stages[-1].best.hyper)
     plan = make_plan(tried)
