@@ -40,10 +40,11 @@ def _list(flags: PaperFlags) -> int:
     if flags.output.json:
         print_json(rows)
         return 0
-    header = list(rows[0])
+    header = [name for name in rows[0] if name != "label"]  # of LaTeX; a screen is narrow
     made = table("the paper", header, [[str(row[name]) for name in header] for row in rows])
     for column in made.columns:
-        column.justify, column.overflow = "left", "fold"
+        column.justify = "left"
+    made.columns[0].no_wrap = True
     console().print(made)
     return 0
 

@@ -78,7 +78,7 @@ class Stage:
             return ""
         return (
             f"{count} of {len(self.trials)} trials share the best score, and the first is taken. "
-            "More validation samples (--val), --seeds or epochs may tell them apart."
+            "More validation samples, seeds or epochs may tell them apart."
         )
 
 

@@ -115,7 +115,8 @@ def _figure(stage: Stage, name: str) -> Markup:
             if others:
                 ax.plot(values, 100 * mean, color=color("muted"), linewidth=1.2, linestyle="--")
             ax.plot(values, 100 * best, color=color("m1"), linewidth=1.8, marker="o", markersize=4)
-            ax.set_xticks(values, [f"{value:g}" for value in values])
+            if _far_apart(values):
+                ax.set_xticks(values, [f"{value:g}" for value in values])
         ax.plot(
             top.hyper[name], 100 * top.score, marker="o", markersize=9, color=color("m1"),
             markerfacecolor="none",
@@ -131,6 +132,15 @@ def _figure(stage: Stage, name: str) -> Markup:
     return Markup("<figure>{}<figcaption>{}</figcaption></figure>").format(
         both_widths(draw, label), caption
     )
+
+
+def _far_apart(values: np.ndarray) -> bool:
+    """Whether each value can have its name below it; drawn ones lie as they fall.
+
+    >>> _far_apart(np.array([0.65, 0.75, 0.8, 1.0])), _far_apart(np.array([0.1, 0.11, 1.0]))
+    (True, False)
+    """
+    return bool((np.diff(values) > 0.12 * (values[-1] - values[0])).all())
 
 
 def _caption(scattered: bool, others: bool) -> str:
