@@ -169,7 +169,7 @@ FAILURES: dict[str, str] = {
     "!--config {r}/bad.toml": "is no TOML file: .*line 1",
     "!--config {r}": "settings file .* cannot be read: Is a directory",
     "!--pretrained {r}/t.csv": "tensors only: it is none, or holds something else",
-    "report {r}/run --out {r}/file/x.html": "could not be written: Not a directory",
+    "report {r}/run --out {r}/file/x.html": "could not be written: File exists",
     "!--out {r}/thesis": "is not empty and holds no run; name another folder",
     "!--out {r}/run": "already holds a run: resume it",
     "!--out {r}/run --resume --lr 0.3": "optim.lr: saved 0.05, here 0.3",

@@ -461,6 +461,13 @@ def test_slopes_are_of_the_method_that_measured_them(page: Page):
     assert f"few {np.median(values):.2f}" in labels[1]
 
 
+def test_slopes_say_whose_they_are_where_there_are_several_methods(tmp_path: Path):
+    runs = [write_run(tmp_path / m, COUNTS, method=m) for m in ("ce", "cvs+adrw")]
+    assert "<h3>cvs+adrw</h3>" in Page(write_report(runs, tmp_path / "p.html")).section("slopes")
+    alone = Page(write_report(runs[1:], tmp_path / "alone.html"))
+    assert "<h3>" not in alone.section("slopes")
+
+
 def page_folders(page: Page) -> list[Path]:
     found = re.findall(r"<bdi>([^<]*/cvs\+adrw-\d)</bdi>", page.source)
     return [Path(f) for f in found]
@@ -546,6 +553,13 @@ def test_what_is_not_there_is_said(case: str, tmp_path: Path):
     assert ("best epoch balanced" in page.text) == (
         case not in ("no held-out split", "unfinished", "not begun", "no best epoch")
     )
+
+
+def test_epochs_are_whole_numbers_even_if_there_is_one(tmp_path: Path):
+    run = write_run(tmp_path / "run", COUNTS, method="cvs+adrw", epochs=1)
+    page = Page(write_report([run], tmp_path / "page.html"))
+    for name in ("curves", "slopes"):
+        assert not re.search(r">(0\.975|1\.02|1\.025)</text>", page.section(name))
 
 
 def test_numbers_that_are_not_finite_are_not_numbers(tmp_path: Path):

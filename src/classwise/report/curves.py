@@ -87,7 +87,7 @@ def _log_if_possible(ax: Axes) -> None:
 def _over_epochs(ax: Axes, title: str, runs: Sequence[RunRecord]) -> None:
     ax.set_title(title, loc="left", fontsize=11, color=color("ink"), pad=8)
     ax.set_xlabel("epoch", color=color("muted"), fontsize=11, labelpad=1)
-    ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    ax.xaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=1))
     for start in sorted({int(s) for run in runs for s in run.phase_starts if s > 0}):
         ax.axvline(start + 0.5, color=color("muted"), linewidth=0.9, dashes=(3, 3), zorder=1)
         ax.annotate(
