@@ -188,6 +188,19 @@ def test_float64_stays_float64(made: cw.Terms, kind: str) -> None:
 
 @every_kind
 @every_term
+def test_the_widest_part_decides_the_precision(made: cw.Terms, kind: str) -> None:
+    head = Head(kind, dtype=torch.float64)
+    head.features = head.features.detach().float().requires_grad_()
+    loss = head.loss(made)
+    assert loss.dtype == torch.float64
+    (of_features,) = torch.autograd.grad(loss, head.features, retain_graph=True)
+    assert of_features.dtype == torch.float32
+    logits = F.linear(head.features.double(), head.weight, head.bias)
+    assert_close(loss, cw.vs_loss(logits, head.target, made), 1e-12)
+
+
+@every_kind
+@every_term
 def test_autocast_changes_nothing(made: cw.Terms, kind: str) -> None:
     head = Head(kind)
     plain = head.loss(made)

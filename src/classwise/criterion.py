@@ -26,9 +26,9 @@ from classwise.errors import (
     StateError,
 )
 from classwise.estimation import SlopeSetting, estimate, extreme, slope_config
-from classwise.losses._head import head_losses
+from classwise.losses._head import head_losses, logits_like
 from classwise.losses._reduce import check_reduction, mass, mean_divisor, reduce
-from classwise.losses._scores import Scores, Target, upcast
+from classwise.losses._scores import Scores, Target
 from classwise.losses.linear import checked_head, weighted
 from classwise.phases import Phase, epoch_of
 from classwise.recipes import Recipe
@@ -340,7 +340,7 @@ class Criterion(Resumes):
             track: as for a dense batch.
         """
         checked_head(features, weight, bias, self.terms)
-        like = upcast(features.new_empty(())).expand(len(features), len(weight))
+        like = logits_like(features, weight)
         target = tensor_of_target(target, like, self.ignore_index)
         goal, training = Target(target, self.ignore_index, like.dtype), self._trains()
         if self.phase.spec.name != "vs" or self.label_smoothing or goal.index is None:

@@ -18,10 +18,19 @@ from torch.autograd.function import once_differentiable
 from classwise.losses._scores import largest, upcast
 from classwise.terms import Terms
 
-__all__ = ["HeadView", "head_losses"]
+__all__ = ["HeadView", "head_losses", "logits_like"]
 
 _ELEMENTS = 2**20
 """Logits of one chunk by default: 4 MB in float32."""
+
+
+def logits_like(features: Tensor, weight: Tensor) -> Tensor:
+    """Return a stand-in for the logits, (N, C): their shape and the dtype that they are made in.
+
+    That is one for all parts, float32 or wider: logits must not be rounded to half.
+    """
+    widest = torch.promote_types(upcast(features).dtype, upcast(weight).dtype)
+    return features.new_empty((), dtype=widest).expand(len(features), len(weight))
 
 
 class HeadView(NamedTuple):
@@ -83,8 +92,7 @@ class _Head:
     def __init__(
         self, features: Tensor, weight: Tensor, bias: Tensor | None, index: Tensor, how: _How
     ) -> None:
-        # One dtype for all, float32 or wider: logits must not be rounded to half.
-        self.dtype = torch.promote_types(upcast(features).dtype, upcast(weight).dtype)
+        self.dtype = logits_like(features, weight).dtype
         self.features, self.weight, self.bias = features.to(self.dtype), weight, bias
         self.index, self.terms, self.chunk = index.unsqueeze(1), how.terms, how.chunk
 

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from classwise._checks import number, tensor_of_target, whole_number
 from classwise.errors import ArgumentError
-from classwise.losses._head import head_losses
+from classwise.losses._head import head_losses, logits_like
 from classwise.losses._reduce import check_reduction, mean_divisor, reduce
-from classwise.losses._scores import Scores, Target, upcast
+from classwise.losses._scores import Scores, Target
 from classwise.losses.vs import per_sample_vs
 from classwise.terms import Terms, checked_terms
 
@@ -68,8 +68,7 @@ def linear_vs_loss(
     label_smoothing = number("label_smoothing", label_smoothing, low=0, high=1)
     chunk = None if chunk is None else whole_number("chunk", chunk, low=1)
     checked_head(features, weight, bias, terms)
-    # Only the shape of the logits is needed, never their values.
-    like = upcast(features.new_empty(())).expand(features.shape[0], weight.shape[0])
+    like = logits_like(features, weight)
     target = tensor_of_target(target, like, ignore_index)
     goal = Target(target, ignore_index, like.dtype)
     divisor = mean_divisor(goal, terms.alpha, normalize, like, normalizer)
@@ -133,8 +132,7 @@ def _by_samples(
             goal = Target(y, ignore_index, x.dtype).smoothed(label_smoothing, scores.logits)
             return per_sample_vs(scores, goal, terms)
 
-    # One dtype for all, float32 or wider: a chunk's logits must not be rounded to half.
-    widest = torch.promote_types(upcast(features).dtype, upcast(weight).dtype)
+    widest = logits_like(features, weight).dtype
     features, weight = features.to(widest), weight.to(widest)
     bias = None if bias is None else bias.to(widest)
     parts = [
