@@ -16,11 +16,14 @@ import torch
 from safetensors.torch import load_file
 
 from classwise.errors import ArgumentError, CheckpointError, StateError
+from classwise.train.again import trained_model
 from classwise.train.checkpoint import load_state, save_state, verify_done, write_atomic
 from classwise.train.config import RunConfig, with_values
+from classwise.train.evaluate import evaluate
 from classwise.train.launch import run
 from classwise.train.observe import Silent
 from classwise.train.record import read_run
+from classwise.train.setup import make_model, setup
 from classwise.train.stopping import Interrupted
 
 BASE = {"source": "digits", "imbalance": "exp:20", "epochs": 4, "batch_size": 64, "device": "cpu"}
@@ -135,6 +138,90 @@ def test_two_processes_train_as_one(tmp_path):
     assert torch.equal(one.tensors["test.class_count"], two.tensors["test.class_count"])
 
 
+def balanced(rows: list[dict], split: str) -> list[float]:
+    return [row[split]["balanced"] for row in rows]
+
+
+def test_the_best_epoch_is_chosen_on_validation_and_the_test_split_waits(tmp_path):
+    record = run(config(method="ce", val=0.2, epochs=6, lr=0.2), tmp_path / "run")
+    rows, best = record.epochs, record.result["best"]
+    assert [("test" in row, "val" in row) for row in rows] == [(False, True)] * 5 + [(True, True)]
+    assert best["selected_on"] == "val"
+    assert balanced(rows, "val")[best["epoch"]] == max(balanced(rows, "val"))
+    assert record.result["last"] == rows[-1]["test"]
+
+
+def test_the_best_epoch_on_the_test_split_is_labelled(tmp_path):
+    plain = run(config(method="ce", epochs=6, lr=0.2), tmp_path / "plain")
+    assert "best" not in plain.result
+    record = run(config(method="ce", epochs=6, lr=0.2, select="test"), tmp_path / "run")
+    best = record.result["best"]
+    assert best["selected_on"] == best["measured_on"] == "test"
+    assert best["balanced"] == max(balanced(record.epochs, "test"))
+    assert record.result["last"] == plain.result["last"] == record.epochs[-1]["test"]
+
+
+def test_clipping_bounds_how_far_training_can_go(tmp_path):
+    still = {"momentum": 0.0, "weight_decay": 0.0, "schedule": "constant", "method": "ce"}
+    settings = config(**still, clip=1e-3, epochs=2)
+    run(settings, tmp_path / "run")
+    torch.manual_seed(0)
+    begun = make_model(setup(settings)).state_dict()
+    ended = weights(tmp_path / "run")
+    moved = sum(float((ended[name] - begun[name]).square().sum()) for name in ended) ** 0.5
+    steps = 2 * -(-read_run(tmp_path / "run").class_counts.sum().item() // 64)
+    assert 0 < moved <= 1.001 * steps * 1e-3 * 0.05
+
+
+def test_a_measurement_equals_counting_by_hand():
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(60, 4, generator=generator)
+    target = torch.randint(3, (60,), generator=generator)  # the last class has no samples
+    groups = {
+        "many": torch.tensor([True, False, False, False]),
+        "medium": torch.tensor([False, True, False, False]),
+        "few": torch.tensor([False, False, True, True]),
+    }
+    batches = list(zip(logits.split(25), target.split(25), strict=True))
+    found = evaluate(lambda x: x, batches, groups, device="cpu", views=[lambda x: x.flip(-1)])
+    mean = ((logits + logits.flip(-1)) / 2).softmax(1)
+    confidence, guess = mean.max(1)
+    confusion = torch.zeros(4, 4, dtype=torch.int64)
+    for y, g in zip(target.tolist(), guess.tolist(), strict=True):
+        confusion[y, g] += 1
+    assert found.confusion is not None
+    assert torch.equal(found.confusion, confusion)
+    right = [float((guess[target == c] == c).double().mean()) for c in range(3)]
+    assert found.class_accuracy[:3].tolist() == pytest.approx(right)
+    assert found.numbers["balanced"] == pytest.approx(sum(right) / 3)
+    assert found.numbers["overall"] == pytest.approx(float((guess == target).double().mean()))
+    assert found.numbers["few"] == pytest.approx(right[2])
+    cells = (confidence * 20).ceil().long() - 1
+    gaps = []
+    for cell in range(20):
+        inside = cells == cell
+        assert int(found.table.count[:, cell].sum()) == int(inside.sum())
+        if inside.any():
+            hits = (guess == target)[inside].double().sum()
+            gaps.append(float((hits - confidence[inside].double().sum()).abs()))
+    assert found.numbers["ece"] == pytest.approx(sum(gaps) / 60, abs=1e-6)
+
+
+def test_a_run_is_measured_as_its_model_is_used(tmp_path):
+    settings = config(method="ce", model="resnet20", epochs=1, tte=True)
+    record = run(settings, tmp_path / "run")
+    model = trained_model(record).eval()  # batch normalisation: not what training mode yields
+    data = setup(settings).prepared
+    test = data.test
+    assert isinstance(test.inputs, torch.Tensor)
+    images = (test.inputs / 255 - data.dataset.mean[0]) / data.dataset.std[0]
+    with torch.no_grad():
+        guess = (model(images) + model(images.flip(-1))).argmax(1)
+    assert record.result["last"]["overall"] == pytest.approx(
+        float((guess == test.labels).double().mean())
+    )
+
+
 # Folders
 
 
@@ -234,6 +321,7 @@ def test_a_cosine_head_goes_with_margins_only():
 PROGRAM = """
 import sys
 from classwise.train.config import from_dict
+from classwise.train.evaluate import evaluate
 from classwise.train.launch import run
 import json
 run(from_dict(json.loads(sys.argv[1])), sys.argv[2])
