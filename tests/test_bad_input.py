@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import classwise as cw
+from classwise.data.mixing import UniMix
 
 GOOD = [50, 20, 5]
 Z = torch.zeros(4, 3)
@@ -182,6 +183,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "config bound": (lambda: cw.SlopeConfig(bound=(2.0, 1.0)), r"bound\[1\]=1.0 is out of range"),
     "config bound kind": (lambda: cw.SlopeConfig(bound=1.5), r"must be \(low, high\)"),  # type: ignore[arg-type]
     "config part": (lambda: cw.SlopeConfig().replace(momentm=0.5), "did you mean 'momentum'"),
+    "infinity below": (lambda: UniMix(power=-float("inf")), r"=-inf is out of range"),
     "config yes or no": (lambda: cw.SlopeConfig(center="no"), "center='no' must be True or False"),  # type: ignore[arg-type]
     "config shrink": (lambda: cw.SlopeConfig(shrink=-1), "shrink=-1 is out of range"),
     "slopes of a metric": (lambda: cw.slopes(cw.ClassBins(3)), "call compute"),  # type: ignore[arg-type]

@@ -302,6 +302,8 @@ def test_a_class_masked_in_some_samples_is_measured_on_the_rest():
     table = bin_table(collect(logits, torch.tensor([0, 0]), "score"))
     assert int(table.count[2, 0]) == 1
     assert float(table.logit[2, 0]) == -3.0
+    low = torch.tensor([[4.0, 0.0, torch.finfo(torch.float32).min]])  # finite, so it is no mask
+    assert int(bin_table(collect(low, torch.tensor([0]), "score")).count[2, 0]) == 1
 
 
 # Sums merge

@@ -225,6 +225,19 @@ def test_statistics_of_one_rank_of_two_are_not_taken_for_those_of_both():
     assert torch.equal(twin.kappa_star, run.criterion.kappa_star)
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_state_of_one_process_goes_on_in_two(rank: int, monkeypatch, recwarn):
+    run = Run("cvs", "paper").steps(0, 2 * STEPS + 3)
+    state, twin = run.criterion.state_dict(), Run("cvs", "paper").criterion
+    monkeypatch.setattr("classwise._streaming.rank", lambda group: rank)
+    monkeypatch.setattr("classwise._streaming.world_size", lambda group: 2)
+    twin.load_state_dict(state)
+    assert not recwarn
+    # Rank 0 keeps them all, so that the sum over both is what one process has seen.
+    count = run.criterion.table().count
+    assert torch.equal(twin.table().count, count if rank == 0 else 0 * count)
+
+
 def test_a_model_saved_before_it_had_a_criterion():
     state = {f"net.{name}": value for name, value in nn.Linear(2, 5).state_dict().items()}
     model = nn.ModuleDict({"net": nn.Linear(2, 5), "criterion": Run("cvs", "paper").criterion})
