@@ -180,14 +180,17 @@ def test_without_a_validation_split_there_is_no_search(tmp_path):
 # Optuna
 
 
+TOY = {"x": [0.0, 0.5, 1.0], "y": [1.0, 3.0]}
+
+
 def toy(point: dict[str, float]) -> float:
-    """A score with one top, at x = 0.3."""
-    return 1 - (point["x"] - 0.3) ** 2
+    """A score with one top, at x = 0.3 and y = 2."""
+    return 1 - (point["x"] - 0.3) ** 2 - (point["y"] - 2) ** 2
 
 
 def searched(path: Path | None, sampler: str, trials: int, seed: int = 0) -> list[Any]:
     with journal_in(path) as storage:
-        search = Search(storage, "toy", sampler=sampler, seed=seed, grid={"x": [0.0, 1.0]})
+        search = Search(storage, "toy", sampler=sampler, seed=seed, grid=TOY)
         while len(search.scored) < trials:
             trial, point = search.ask()
             search.tell(trial, toy(point))
@@ -198,7 +201,8 @@ def searched(path: Path | None, sampler: str, trials: int, seed: int = 0) -> lis
 def test_draws_depend_on_the_seed_and_on_what_was_scored(sampler, tmp_path):
     whole = searched(None, sampler, 12)
     assert len({point["x"] for point, _ in whole}) == 12
-    assert all(0 <= point["x"] <= 1 and score == toy(point) for point, score in whole)
+    assert all(0 <= point["x"] <= 1 <= point["y"] <= 3 for point, _ in whole)
+    assert all(score == toy(point) for point, score in whole)
     assert searched(None, sampler, 12) == whole
     assert searched(None, sampler, 12, seed=1) != whole
     for trials in (1, 5, 5, 12):  # closed and opened again
@@ -218,7 +222,7 @@ def test_a_journal_cut_at_any_byte_loses_what_was_cut_and_no_more(sampler, tmp_p
     for cut in cuts:
         path.write_bytes(written[:cut])
         with journal_in(path) as storage:
-            kept = Search(storage, "toy", sampler=sampler, seed=0, grid={"x": [0.0, 1.0]}).scored
+            kept = Search(storage, "toy", sampler=sampler, seed=0, grid=TOY).scored
         assert kept == whole[: len(kept)], cut
         records = [json.loads(line) for line in written[:cut].split(b"\n")[:-1]]
         assert len(kept) == sum(record.get("state") == TrialState.COMPLETE for record in records)

@@ -125,8 +125,7 @@ class Search:
             storage=storage, study_name=name, direction="maximize", load_if_exists=True
         )
         for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            # Its process died. Its phases lie in the store, as far as they came.
-            self._study.enqueue_trial(trial.params, user_attrs={"again": trial.number})
+            # Its process died. The same point is drawn again, and its phases lie in the store.
             self._study.tell(trial.number, state=TrialState.FAIL)
 
     @property
