@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -12,9 +13,12 @@ from typing import Any
 import pytest
 import torch
 from lab_runs import assert_same, config, plan_of, timeless
+from torch.nn import functional
 
 from classwise.errors import ArgumentError, StateError
 from classwise.lab import Node, Plan, Request, Store, execute, make_plan
+from classwise.models import MODELS, ModelSpec
+from classwise.models.small import Mlp
 from classwise.train.checkpoint import load_state
 from classwise.train.launch import run
 from classwise.train.observe import Silent
@@ -159,6 +163,27 @@ def test_interrupted_again_and_again_it_goes_on(plan, root, tmp_path):
         assert_same(tmp_path / key, root / key)
     assert not list(tmp_path.glob("*.damaged*"))
     assert not list(tmp_path.glob("*.lock"))
+
+
+class Dropping(Mlp):
+    """Draws from the global stream in each step, as many backbones do."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.dropout(super().forward(x), 0.5, self.training)
+
+
+def test_dropout_draws_the_same_after_an_interruption_and_over_a_fork(tmp_path, monkeypatch):
+    spec = ModelSpec("dropping", "", "", Dropping, dims=None)
+    monkeypatch.setitem(MODELS, "dropping", spec)
+    plan = plan_of("ce", "cvs+adrw", model="dropping")
+    for steps in (3, 4, 9, 2, 99):
+        stop = StopAfter(steps)
+        with contextlib.suppress(Interrupted):
+            execute(plan, Store(tmp_path / "store"), observer_for=lambda node, stop=stop: stop)
+        torch.rand(steps)  # another process would stand elsewhere in its stream
+    for request, key in plan.leaves:
+        run(request.config, tmp_path / request.label)
+        assert_same(tmp_path / "store" / key, tmp_path / request.label)
 
 
 def test_phases_of_different_lengths_share_what_is_equal(tmp_path):
