@@ -20,7 +20,7 @@ $(VENV)/.installed-%: pyproject.toml | $(BIN)/python
 	@touch $@
 
 demo: $(VENV)/.installed-lab  ## compare methods on long-tailed digits, write a page
-	$(BIN)/classwise compare digits --imbalance exp:50 --methods ce,la,vs,cvs+adrw --seeds 3
+	$(BIN)/classwise compare digits --imbalance exp:50 --methods ce,la,vs,cvs+adrw --seeds 3 --defer-at 0.5
 
 test: $(VENV)/.installed-test  ## run the test-suite
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS)

@@ -631,6 +631,7 @@ def test_fashion_mnist_with_the_same_commands(tmp_path: Path, capsys):
     words += ["--epochs", "4", "--store", str(tmp_path / "store"), "--out", str(tmp_path / "page")]
     ce, cvs = json.loads(said(capsys, [*words, "--json"]))["methods"]
     assert cvs["few"]["mean"] > ce["few"]["mean"]
+    assert ce["balanced"]["mean"] > 60  # percent; at too high a rate it stays at 10
     assert "Pullover" in (tmp_path / "page/report.html").read_text()
 
 
