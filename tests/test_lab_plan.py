@@ -100,6 +100,30 @@ def test_a_setting_that_does_not_matter_changes_no_key(name: str):
     assert keys(**{name: NOWHERE[name]}) == keys()
 
 
+@pytest.mark.parametrize(
+    ("method", "changed", "shared"),
+    [
+        ("ce+drw", {"p": 0.9}, 1),
+        ("ldam+drw", {"p": 0.9}, 1),
+        ("ldam+drw", {"max_margin": 0.3}, 0),
+        ("ldam+drw", {"scale": 16.0}, 0),
+        ("ib", {"strength": 10.0}, 1),
+        ("lade", {"weight": 0.3}, 0),
+        ("lade", {"remine": 0.3}, 0),
+    ],
+)
+def test_a_setting_of_one_method_changes_the_phases_that_have_it(method, changed, shared):
+    before, after = keys(method=method), keys(method=method, **changed)
+    assert before[:shared] == after[:shared]
+    assert not set(before[shared:]) & set(after[shared:])
+
+
+def test_when_a_factor_begins_is_where_phases_are_cut():
+    early, late = keys(method="ib", start=0.25), keys(method="ib", start=0.5)
+    assert (len(early), len(late)) == (3, 2)  # T0 is another cut
+    assert not set(early) & set(late)
+
+
 def test_slopes_matter_to_what_leans_on_them():
     mine = keys(method="cvs")
     for changed in ({"slopes": "paper"}, {"warmup": 1}, {"slopes": "none"}):
