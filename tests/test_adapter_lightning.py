@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import ranks  # noqa: E402
 from lightning.pytorch.tuner.tuning import Tuner  # noqa: E402
 
 import classwise as cw  # noqa: E402
+from classwise.adapters._samplers import refuse_replaced_samplers  # noqa: E402
 from classwise.adapters.lightning import ImbalanceCallback  # noqa: E402
 
 pytestmark = [
@@ -251,6 +253,7 @@ def test_after_a_training_the_criterion_is_free():
     runs.fit(runs.Net(), ImbalanceCallback(given), accumulate_grad_batches=2)
     assert not given._forward_pre_hooks
     assert not given._forward_hooks
+    assert "linear" not in vars(given)
 
 
 def test_it_logs_what_measure_finds():
@@ -267,6 +270,64 @@ def test_it_logs_what_measure_finds():
         assert logged[f"val/ece_{name}"] == pytest.approx(float(errors.group_ece[name]))
     (tested,) = trainer.test(module, runs.loader(runs.data(9)), verbose=False)
     assert tested["test/acc_few"] == pytest.approx(float(measured.accuracy["few"]))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of the compiler, about itself
+@pytest.mark.parametrize("found", [False, True], ids=["given", "found"])
+def test_compiled_modules_are_trained_and_measured_alike(found: bool):
+    net, _ = runs.by_hand(runs.new_criterion("cb"))
+    logged = []
+    for compiled in (False, True):
+        given = runs.new_criterion("cb")
+        module: Any = runs.Net(given if found else None)
+        trainer = runs.fit(
+            torch.compile(module, backend="eager") if compiled else module,  # type: ignore[arg-type]
+            ImbalanceCallback(None if found else given),
+            runs.loader(batch=4),
+            accumulate_grad_batches=2,
+        )
+        assert torch.allclose(weights(module), net.weight, atol=1e-12)
+        logged.append({name: float(v) for name, v in trainer.callback_metrics.items()})
+    assert logged[0] == pytest.approx(logged[1])
+    assert "val/acc_few" in logged[0]
+
+
+def test_cosine_logits_are_scaled_and_ignored_targets_left_out():
+    module, callback = runs.Net(), ImbalanceCallback(runs.new_criterion("ldam"))
+    trainer = runs.fit(module, callback)
+    (found,) = trainer.validate(module, runs.loader(runs.ignoring()), verbose=False)
+    inputs, target = runs.ignoring().tensors
+    logits = 30 * module(inputs).detach()
+    counted = target != -100
+    right = (logits.argmax(1) == target)[counted]
+    assert found["val/acc"] == pytest.approx(float(right.double().mean()))
+    bins = cw.ClassBins(3)
+    bins.update(logits[counted], target[counted])
+    error = cw.calibration_error(bins.compute(), None).ece
+    assert found["val/ece"] == pytest.approx(float(error))
+
+
+def test_what_is_put_into_a_checkpoint_does_not_change_with_the_training():
+    callback = ImbalanceCallback(runs.new_criterion())
+    callback.criterion.start_epoch(0)
+    checkpoint: dict[str, Any] = {}
+    callback.on_save_checkpoint(None, None, checkpoint)  # type: ignore[arg-type]
+    (saved,) = checkpoint["classwise"].values()
+    callback.criterion(torch.randn(8, 3, requires_grad=True), torch.zeros(8).long())
+    assert int(saved["bin_count"].sum()) == 0
+    assert int(callback.criterion.table().count.sum()) == 8
+
+
+def test_batch_samplers_that_lightning_makes_anew_are_refused():
+    ours = torch.utils.data.DataLoader(runs.data(), batch_sampler=Epochs())
+    connector = SimpleNamespace(use_distributed_sampler=True)
+    trainer = SimpleNamespace(
+        world_size=2, _accelerator_connector=connector, train_dataloader={"a": [ours]}
+    )
+    with pytest.raises(cw.StateError, match="put its distributed sampler around Epochs"):
+        refuse_replaced_samplers(trainer)
+    trainer.train_dataloader = runs.loader()
+    refuse_replaced_samplers(trainer)
 
 
 def test_thresholds_of_the_groups_can_be_set():
@@ -387,6 +448,9 @@ def test_two_ranks_measure_once(pair: Any):
     results, _ = pair
     values = [result["cvs+adrw"]["acc_few"] for result in results]
     assert values[0] == values[1]
+    expected = (results[0]["logits"].argmax(1) == results[0]["target"]).double().mean()
+    for result in results:
+        assert result["validated"] == pytest.approx(float(expected))
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeAlias
 
+import torch
 from torch import Tensor
 
 from classwise.criterion import Criterion
@@ -36,14 +37,16 @@ class _Replaced:
 def before_calls(criterion: Criterion, before: Before) -> list[Handle]:
     """Have ``before`` see the target and the keywords of every call, and change the keywords.
 
-    Calls are those of the criterion and of its ``linear``, for which torch has no hooks.
+    Calls are those of the criterion and of its ``linear``, for which torch has no hooks. A compiler
+    does not look into ``before``, whose state is another in every step.
     """
+    unseen: Any = torch.compiler.disable(before)
 
     def forward(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return args, before(argument(1, "target", args, kwargs), kwargs)
+        return args, unseen(argument(1, "target", args, kwargs), kwargs)
 
     def linear(of: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
-        return of(*args, **before(argument(3, "target", args, kwargs), kwargs))
+        return of(*args, **unseen(argument(3, "target", args, kwargs), kwargs))
 
     return [
         criterion.register_forward_pre_hook(forward, with_kwargs=True),

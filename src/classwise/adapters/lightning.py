@@ -136,6 +136,9 @@ class ImbalanceCallback(Callback):
                 pl_module, self.attribute, self._given.to(trainer.strategy.root_device)
             )
         self._hooks.append(pl_module.register_load_state_dict_pre_hook(self._before_loading))
+        # From the start and not for an evaluation: a compiled step would not see it come.
+        after: Any = torch.compiler.disable(self._after_criterion)
+        self._hooks.append(self.criterion.register_forward_hook(after, with_kwargs=True))
         if stage == "fit" and self.criterion.epoch < 0:
             # Lightning's tuner trains without callbacks, and takes back what it has done.
             self.criterion.start_epoch(0)
@@ -391,8 +394,6 @@ class ImbalanceCallback(Callback):
             )
             for _ in range(loaders)
         ]
-        hook = criterion.register_forward_hook(self._after_criterion, with_kwargs=True)
-        self._hooks.append(hook)
 
     def _after_criterion(
         self, criterion: Criterion, args: tuple[Any, ...], kwargs: dict[str, Any], loss: Tensor
@@ -404,7 +405,6 @@ class ImbalanceCallback(Callback):
         if not self._meters:
             return
         meters, self._meters = self._meters, []
-        self._hooks.pop().remove()
         for number, meter in enumerate(meters):
             meter.sum_over_ranks(self.criterion.process_group)
             if not meter.samples:
