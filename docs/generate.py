@@ -20,6 +20,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "commands": commands.commands,
     "demo": measured.demo,
     "exhibits": registries.exhibits,
+    "grids": methods.grids,
     "methods": methods.methods,
     "methods-in-full": methods.methods_in_full,
     "models": registries.models,

@@ -20,4 +20,6 @@ def on_page_content(text: str, **_: Any) -> str:
 
 
 def _mathml(latex: str, display: str) -> str:
-    return convert(html.unescape(latex).strip(), display=display)
+    # Names of functions get the room that an operator has; as identifiers they would stick.
+    found = convert(html.unescape(latex).strip(), display=display)
+    return re.sub(r"<mi>(log|softmax)</mi>", r'<mo lspace="0.17em" rspace="0.17em">\1</mo>', found)

@@ -10,6 +10,7 @@ import classwise as cw
 from blocks.markdown import equation, paragraphs, table
 from classwise._hyper import DEFAULTS
 from classwise.estimation import PRESETS
+from classwise.lab.tune import default_grid
 from classwise.losses import LOSSES
 from classwise.phases import DEFER, TERMS, WEIGHTS, Part, Phase
 from classwise.recipes import BASES, SUFFIXES, MethodRow, Recipe
@@ -93,6 +94,18 @@ def suffixes() -> str:
         for name, value in ((name, DEFAULTS[suffix, name]) for name in names)
     ]
     return table(["suffix", "hyper-parameter", "default", "source"], rows)
+
+
+def grids() -> str:
+    """Return the default of each hyper-parameter that is worth a search, and what is tried."""
+    rows = []
+    for method in ("la", "vs+tla+adrw", "cvs+adrw"):
+        base, *more = method.split("+")
+        for name, values in default_grid(method).items():
+            parts = (part for part in (base, *more) if (part, name) in DEFAULTS)
+            default = next((f"{DEFAULTS[part, name].value:g}" for part in parts), "that of tau")
+            rows.append([f"`{method}`", f"`{name}`", default, ", ".join(f"{v:g}" for v in values)])
+    return table(["method", "hyper-parameter", "default", "tried"], rows)
 
 
 def presets() -> str:
