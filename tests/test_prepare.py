@@ -263,6 +263,14 @@ def test_the_selection_does_not_depend_on_the_validation_split():
     assert ids(alone.train) == sorted(ids(parted.train) + ids(parted.val))
 
 
+@pytest.mark.parametrize("how", [{"val_fraction": 0.2}, {"val_per_class": 20}])
+def test_no_sample_is_in_training_and_in_validation(how: dict):
+    parted = prepare(dataset([100, 100]), imbalance="exp:2", **how)
+    assert parted.val is not None
+    assert not set(ids(parted.train)) & set(ids(parted.val))
+    assert len(set(ids(parted.train))) == int(parted.class_counts.sum())
+
+
 def test_nothing_but_its_own_generators_is_touched():
     before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()  # type: ignore[index, union-attr]
     prepare(dataset([9, 9], test=None), imbalance="exp:2", val_fraction=0.5)

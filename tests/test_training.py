@@ -119,6 +119,9 @@ def test_deferred_weight_decay_and_rho_hold_from_t0_on(tmp_path):
     losses = [[row["train"]["loss"] for row in record.epochs] for record in (same, late)]
     assert losses[0][:3] == losses[1][:3]
     assert losses[0][3] != losses[1][3]
+    for number, late in enumerate(({"deferred_sam": 0.5}, {"deferred_weight_decay": 5.0})):
+        one = run(config(method="ce", **late), tmp_path / f"{number}")
+        assert not torch.equal(*(weights(f)["head.weight"] for f in (same.folder, one.folder)))
 
 
 def test_accumulated_micro_batches_give_the_step_of_the_whole_batch(tmp_path):
@@ -175,7 +178,7 @@ def test_clipping_bounds_how_far_training_can_go(tmp_path):
 
 def test_a_measurement_equals_counting_by_hand():
     generator = torch.Generator().manual_seed(0)
-    logits = 2 * torch.randn(60, 4, generator=generator)
+    logits = 8 * torch.randn(60, 4, generator=generator)
     target = torch.randint(3, (60,), generator=generator)  # the last class has no samples
     groups = {
         "many": torch.tensor([True, False, False, False]),
@@ -183,8 +186,8 @@ def test_a_measurement_equals_counting_by_hand():
         "few": torch.tensor([False, False, True, True]),
     }
     batches = list(zip(logits.split(25), target.split(25), strict=True))
-    found = evaluate(lambda x: x, batches, groups, device="cpu", views=[lambda x: x.flip(-1)])
-    mean = ((logits + logits.flip(-1)) / 2).softmax(1)
+    found = evaluate(lambda x: x, batches, groups, device="cpu", views=[lambda x: x.roll(1, -1)])
+    mean = ((logits + logits.roll(1, -1)) / 2).softmax(1)
     confidence, guess = mean.max(1)
     confusion = torch.zeros(4, 4, dtype=torch.int64)
     for y, g in zip(target.tolist(), guess.tolist(), strict=True):
@@ -197,6 +200,7 @@ def test_a_measurement_equals_counting_by_hand():
     assert found.numbers["overall"] == pytest.approx(float((guess == target).double().mean()))
     assert found.numbers["few"] == pytest.approx(right[2])
     cells = (confidence * 20).ceil().long() - 1
+    assert int(found.table.count[:, -1].sum()) > 0  # the last bin is used
     gaps = []
     for cell in range(20):
         inside = cells == cell
