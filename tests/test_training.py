@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import nn
 
 from classwise.errors import ArgumentError, CheckpointError, StateError
+from classwise.models import Classifier
 from classwise.train.again import trained_model
 from classwise.train.checkpoint import load_state, save_state, verify_done, write_atomic
 from classwise.train.config import RunConfig, with_values
@@ -89,6 +91,47 @@ def test_interrupted_again_and_again(tmp_path):
         except Interrupted:
             continue
     assert_same(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_dropout_draws_on_where_an_interrupted_epoch_stopped(tmp_path, monkeypatch):
+    def with_dropout(ready: object) -> Classifier:
+        backbone = nn.Sequential(nn.Flatten(), nn.Dropout(0.5))
+        return Classifier(backbone, nn.Linear(64, 10), feature_dim=64, num_classes=10)
+
+    monkeypatch.setattr("classwise.train.session.make_model", with_dropout)
+    run(config(method="ce"), tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        run(config(method="ce"), tmp_path / "parts", observer=StopAt(3))
+    torch.rand(7)
+    run(config(method="ce"), tmp_path / "parts")
+    assert_same(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_a_step_with_sam_is_that_of_the_paper(tmp_path):
+    still = {"momentum": 0.0, "weight_decay": 0.0, "schedule": "constant", "method": "ce"}
+    settings = config(**still, sam=0.3, lr=0.01, epochs=1)
+    train = setup(settings).prepared.train
+    settings = with_values(settings, {"batch_size": len(train)})  # one step in all
+    run(settings, tmp_path / "run")
+    torch.manual_seed(0)
+    model, data = make_model(setup(settings)), setup(settings).prepared.dataset
+    assert isinstance(train.inputs, torch.Tensor)
+    images = (train.inputs / 255 - data.mean[0]) / data.std[0]
+    values = list(model.parameters())
+
+    def gradient() -> list[torch.Tensor]:
+        loss = nn.functional.cross_entropy(model(images), train.labels)
+        return list(torch.autograd.grad(loss, values))
+
+    begun, first = [v.detach().clone() for v in values], gradient()
+    norm = sum(float(g.square().sum()) for g in first) ** 0.5
+    with torch.no_grad():
+        for value, g in zip(values, first, strict=True):
+            value.add_(0.3 * g / norm)
+    names = [name for name, _ in model.named_parameters()]
+    ended = weights(tmp_path / "run")
+    for name, w, g in zip(names, begun, gradient(), strict=True):
+        torch.testing.assert_close(ended[name], w - 0.01 * g, rtol=1e-3, atol=1e-5)
 
 
 def test_a_request_that_a_killed_run_left_behind_does_not_stop_the_next(tmp_path):
