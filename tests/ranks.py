@@ -121,21 +121,28 @@ def train_with_loss(rank: int | None) -> dict[str, Tensor]:
     return {"count": count, "kappa": module.criterion.kappa_plus}
 
 
-def stream(rank: int | None, batches: tuple[int, ...]) -> Tensor:
-    """Stream different numbers of batches on each rank; return the slopes after the epoch."""
-    criterion = cw.Criterion("cvs", COUNTS, epochs=3, warmup=0, slopes="paper", normalize="batch")
+def stream(
+    rank: int | None, batches: tuple[int, ...], normalize: str
+) -> tuple[Tensor, list[Tensor]]:
+    """Stream different numbers of batches on each rank.
+
+    Returns:
+        The slopes after the epoch, and the loss of each batch that this rank saw.
+    """
+    criterion = cw.Criterion("cvs", COUNTS, epochs=3, warmup=0, slopes="paper", normalize=normalize)
     criterion.start_epoch(0)
+    losses = []
     for step in range(sum(batches)):
         inputs, target, _ = whole_batch(step)
         owner = 0 if step < batches[0] else 1
         if rank is None or rank == owner:
-            criterion((3 * inputs[:, :5]).requires_grad_(), target)
+            losses.append(criterion((3 * inputs[:, :5]).requires_grad_(), target).detach())
     if rank == 0:  # evaluation on one rank only: no collective hides in it
         with torch.no_grad():
             criterion.eval()(torch.randn(4, 5), torch.zeros(4).long())
             criterion.train()
     criterion.start_epoch(1)
-    return torch.stack([criterion.kappa_star, criterion.kappa_plus])
+    return torch.stack([criterion.kappa_star, criterion.kappa_plus]), losses
 
 
 def save_and_resume(rank: int) -> dict[str, Any]:
@@ -180,7 +187,7 @@ def all_scenarios(rank: int) -> dict[str, Any]:
             (method, normalize): train(rank, method, normalize) for method, normalize in TRAININGS
         },
         "with_loss": train_with_loss(rank),
-        "stream": stream(rank, (5, 2)),
+        "stream": {how: stream(rank, (5, 2), how) for how in ("weights", "batch")},
         "resume": save_and_resume(rank),
     }
 

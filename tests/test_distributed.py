@@ -46,10 +46,16 @@ def test_a_criterion_inside_the_wrapped_model_keeps_what_each_rank_has_seen(resu
     assert torch.equal(first["kappa"], second["kappa"])
 
 
-def test_ranks_may_see_different_numbers_of_batches(results):
-    alone = ranks.stream(None, (5, 2))
+@pytest.mark.parametrize("normalize", ["weights", "batch"])
+def test_ranks_may_see_different_numbers_of_batches(results, normalize):
+    alone, losses = ranks.stream(None, (5, 2), normalize)
     for result in results:
-        assert torch.allclose(result["stream"], alone, rtol=1e-9)
+        slopes, _ = result["stream"][normalize]
+        assert torch.allclose(slopes, alone, rtol=1e-9)
+    # Rank 1 has run out after two batches: averaged over both ranks, those of rank 0 count whole.
+    last = torch.stack(results[0]["stream"][normalize][1][2:])
+    share = 2.0 if normalize == "weights" else 1.0
+    assert torch.allclose(last, share * torch.stack(losses[2:5]), rtol=1e-6)
 
 
 def test_rank_zero_saves_for_all(results):

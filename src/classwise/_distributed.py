@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["Group", "mean_over_ranks", "rank", "sum_in_place", "world_size"]
+__all__ = ["Group", "join", "mean_over_ranks", "rank", "sum_in_place", "world_size"]
 
 Group = object | None
 """A ``torch.distributed`` process group; None is the default one."""
@@ -39,10 +39,26 @@ def sum_in_place(tensors: Sequence[Tensor], group: Group = None) -> None:
 
 
 def mean_over_ranks(value: Tensor, group: Group = None) -> Tensor:
-    """Return the mean of a tensor over all processes, without a gradient. A collective."""
+    """Return the mean of a number over all processes, without a gradient. A collective.
+
+    A process that waits in ``join`` takes part with 0.
+    """
     world = world_size(group)
     if world == 1:
         return value
-    total = value.detach().clone()
-    sum_in_place([total], group)
-    return total / world
+    message = torch.stack([value.detach().double(), value.new_ones((), dtype=torch.float64)])
+    dist.all_reduce(message, group=group)  # type: ignore[arg-type]
+    return (message[0] / world).to(value.dtype)
+
+
+def join(device: torch.device, group: Group = None) -> None:
+    """Return when all processes are here; until then take part in the means of the others.
+
+    A process that has run out of batches so waits for those that have not. A collective.
+    """
+    if world_size(group) == 1:
+        return
+    message = torch.ones(2, dtype=torch.float64, device=device)
+    while message[1]:
+        message.zero_()
+        dist.all_reduce(message, group=group)  # type: ignore[arg-type]

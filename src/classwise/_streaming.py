@@ -10,7 +10,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from classwise._distributed import Group, rank, sum_in_place, world_size
+from classwise._distributed import Group, join, rank, sum_in_place, world_size
 from classwise.errors import CheckpointError, ClasswiseWarning, StateError
 from classwise.losses._module import TermsModule, moved
 from classwise.stats.bins import BinState, BinTable, bin_table
@@ -57,6 +57,7 @@ class StreamsBins(TermsModule):
         A collective, for use before rank 0 saves. Nothing is counted twice: the other ranks go on
         from zero, as they do when they load such a state.
         """
+        join(self.terms.alpha.device, self.process_group)
         if self._bins is None:
             return
         self._sum_over_ranks()

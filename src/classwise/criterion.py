@@ -17,7 +17,7 @@ from classwise._checks import (
     tensor_of_target,
     whole_number,
 )
-from classwise._distributed import Group, mean_over_ranks, rank
+from classwise._distributed import Group, join, mean_over_ranks, rank
 from classwise._streaming import NOT_STARTED, Resumes
 from classwise.errors import (
     ArgumentError,
@@ -78,8 +78,8 @@ class Criterion(Resumes):
     With ``torch.distributed`` the statistics of all ranks are summed in ``start_epoch``, which
     is then a collective; call ``sync`` on all ranks before rank 0 saves. With
     ``normalize="weights"`` every training forward sums the normaliser over the ranks, so that the
-    averaged gradient is that of one process on the whole batch; all ranks then take equally many
-    steps, as ``DistributedDataParallel`` wants it anyway. With ``"batch"`` it does not: ranks whose
+    averaged gradient is that of one process on the whole batch. A rank that has run out of batches
+    waits in ``start_epoch`` and adds nothing. With ``"batch"`` nothing is summed: ranks whose
     batches differ in size pass ``normalizer``, the size of the whole batch over the number of
     ranks.
 
@@ -217,8 +217,10 @@ class Criterion(Resumes):
         epoch = whole_number("epoch", epoch, low=0, high=self.epochs - 1)
         if epoch != self._epoch:
             self._check_order(epoch, jump)
-            if self.slope_config is not None and self._epoch != NOT_STARTED:
-                self._finish_epoch(estimates=epoch > self._epoch)
+            if self._epoch != NOT_STARTED:
+                join(self.class_counts.device, self.process_group)
+                if self.slope_config is not None:
+                    self._finish_epoch(estimates=epoch > self._epoch)
             self._epoch = epoch
         self._loaded = False
         self._make_terms()
