@@ -122,9 +122,20 @@ def test_a_checkpoint_is_written_whole_and_holds_no_code(tmp_path: Path):
 def test_a_second_training_begins_anew(tmp_path: Path):
     imbalance = ImbalanceLoss(runs.new_criterion())
     trainer = runs.new_trainer(tmp_path, imbalance)
+    initial = {name: v.clone() for name, v in imbalance.criterion.state_dict().items()}
     trainer.train()
     trainer.train()
     assert imbalance.criterion.epoch == runs.EPOCHS - 1
+    state = SimpleNamespace(global_step=0, epoch=0, num_train_epochs=runs.EPOCHS)
+    imbalance.on_train_begin(trainer.args, state, None)
+    assert all(torch.equal(v, initial[n]) for n, v in imbalance.criterion.state_dict().items())
+
+
+def test_a_checkpoint_that_is_not_to_be_resumed_holds_no_state(tmp_path: Path):
+    settings = {"save_strategy": "epoch", "save_only_model": True}
+    runs.new_trainer(tmp_path, ImbalanceLoss(runs.new_criterion()), settings=settings).train()
+    assert len(list(tmp_path.glob("checkpoint-*"))) == runs.EPOCHS
+    assert not list(tmp_path.rglob(FILE))
 
 
 def test_it_measures_many_medium_and_few(tmp_path: Path):
