@@ -11,10 +11,9 @@ import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning_fabric import Fabric
 
 from classwise.errors import ArgumentError, CheckpointError
 from classwise.train import record
@@ -25,6 +24,9 @@ from classwise.train.observe import Observer, Silent
 from classwise.train.session import Session
 from classwise.train.setup import Setup, setup
 from classwise.train.stopping import Interrupted, forget_requests, stop_requests
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 __all__ = ["by_torchrun", "run", "speaks"]
 
@@ -157,6 +159,8 @@ class _Job:
 
 
 def _launch(job: _Job) -> None:
+    from lightning_fabric import Fabric  # noqa: PLC0415  (takes seconds, which --help need not wait)
+
     config = job.config
     device = torch_device(config.device)
     devices, nodes, strategy = config.devices, 1, "auto" if config.devices == 1 else "ddp_spawn"

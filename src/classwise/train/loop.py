@@ -10,10 +10,9 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from classwise._distributed import sum_in_place
@@ -29,6 +28,9 @@ from classwise.stats.accuracy import (
 from classwise.train.config import OptimConfig
 from classwise.train.sam import SAM
 from classwise.train.schedules import lr_at
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 __all__ = ["Sums", "Trainer", "stream_seed"]
 

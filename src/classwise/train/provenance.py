@@ -7,13 +7,15 @@ import platform
 import subprocess
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning_fabric import Fabric
 
 import classwise
 from classwise.train.setup import Setup
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 __all__ = ["device_name", "revision", "stamp"]
 

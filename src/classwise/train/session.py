@@ -7,10 +7,9 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning_fabric import Fabric
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -29,6 +28,9 @@ from classwise.train.loop import Sums, Trainer
 from classwise.train.observe import Observer, Silent
 from classwise.train.provenance import stamp
 from classwise.train.setup import Setup, label, make_criterion, make_model, make_optimizer
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 __all__ = ["Session"]
 
