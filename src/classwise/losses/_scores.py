@@ -10,7 +10,7 @@ from classwise.terms import Terms
 
 __all__ = ["Scores", "Target", "across_classes", "largest", "upcast"]
 
-_MANY, _BLOCK = 2048, 256
+_MANY, _BLOCK = 2048, 128
 """Classes from which ``largest`` goes by blocks, and how many are in one."""
 
 
@@ -28,7 +28,7 @@ def across_classes(vector: Tensor, like: Tensor) -> Tensor:
 def largest(values: Tensor) -> tuple[Tensor, Tensor]:
     """Return ``values.max(1)``: the largest value over classes, and the first class that has it."""
     classes = values.shape[1]
-    if classes < _MANY or values.ndim > 2 or not values.is_cpu or torch.compiler.is_compiling():
+    if classes < _MANY or values.ndim > 2 or not values.is_cpu:
         return values.max(1)
     # torch's max with indices is not vectorised on the CPU, its amax is: find the first block that
     # has the largest value, then look into that block only.
@@ -37,10 +37,9 @@ def largest(values: Tensor) -> tuple[Tensor, Tensor]:
     if classes % _BLOCK:
         tops = torch.cat([tops, values[:, blocks * _BLOCK :].amax(1, keepdim=True)], 1)
     # The last window reaches back into blocks without the largest value.
-    start = (tops.argmax(1, keepdim=True) * _BLOCK).clamp(max=classes - _BLOCK)
-    window = values.gather(1, start + torch.arange(_BLOCK))
-    best, inside = window.max(1)
-    return best, start.squeeze(1) + inside
+    start = (tops.argmax(1) * _BLOCK).clamp(max=classes - _BLOCK)
+    best, inside = values.unfold(1, _BLOCK, 1)[torch.arange(len(values)), start].max(1)
+    return best, start + inside
 
 
 class Scores:
