@@ -172,7 +172,7 @@ FAILURES: dict[str, str] = {
     "report {r}/run --out {r}/file/x.html": "could not be written: File exists",
     "!--out {r}/thesis": "is not empty and holds no run; name another folder",
     "!--out {r}/run": "already holds a run: resume it",
-    "!--out {r}/run --resume --lr 0.3": "optim.lr: saved 0.05, here 0.3",
+    "!--out {r}/run --resume --lr 0.3": "optim.lr: saved 0.01, here 0.3",
     "!--out {r}/cut --resume": "config.json cannot be read",
     "!--lr 1e9 --epochs 4 --method ce": "the loss became (nan|inf).*lower lr",
     "!--pretrained {r}/none.pt": "none.pt' is not a file",

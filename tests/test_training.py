@@ -282,7 +282,7 @@ def test_a_finished_run_is_returned_as_it_is(tmp_path):
 
 def test_another_configuration_is_refused_with_what_differs(tmp_path):
     run(config(method="ce"), tmp_path / "run")
-    with pytest.raises(CheckpointError, match=r"optim\.lr: saved 0\.05, here 0\.2"):
+    with pytest.raises(CheckpointError, match=r"optim\.lr: saved 0\.01, here 0\.2"):
         run(config(method="ce", lr=0.2), tmp_path / "run")
     with pytest.raises(CheckpointError, match=r"data\.imbalance: saved 'exp:20', here 'exp:10'"):
         run(config(method="ce", imbalance="exp:10"), tmp_path / "run")
