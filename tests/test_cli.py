@@ -628,9 +628,10 @@ def test_fashion_mnist_with_the_same_commands(tmp_path: Path, capsys):
     uri = f"fashion-mnist:{fashion()}"
     assert "10 classes" in said(capsys, ["inspect", uri])
     words = ["compare", uri, "--imbalance", "exp:100", "--methods", "ce,cvs+adrw", "--seeds", "1"]
-    words += ["--epochs", "4", "--store", str(tmp_path / "store"), "--out", str(tmp_path / "page")]
+    words += ["--epochs", "3", "--store", str(tmp_path / "store"), "--out", str(tmp_path / "page")]
     ce, cvs = json.loads(said(capsys, [*words, "--json"]))["methods"]
-    assert cvs["few"]["mean"] > ce["few"]["mean"]
+    assert ce["few"] is None  # the smallest class has 60 samples
+    assert cvs["medium"]["mean"] > ce["medium"]["mean"]
     assert ce["balanced"]["mean"] > 60  # percent; at too high a rate it stays at 10
     assert "Pullover" in (tmp_path / "page/report.html").read_text()
 
