@@ -6,22 +6,15 @@ float32. Ours keeps uint8 images on the device, augments them in batches, and co
 on channels-last memory. Both are timed in turns, so that a busy machine slows both; ratios are of
 the same turn, and the median turn and the middle half are shown.
 
-    python benchmarks/pipeline.py [--device cuda] [--turns 5] [--batches 20]
-
 Images are CIFAR-100 where ``CLASSWISE_DATA`` names a folder that holds it, and noise otherwise.
 """
 
 from __future__ import annotations
 
-import argparse
-import datetime
-import json
 import os
-import platform
 import statistics as numbers
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -38,7 +31,6 @@ from classwise.data.sampling import KINDS, ClassSampler
 from classwise.data.sources import load
 from classwise.models import build
 
-RESULTS = Path(__file__).parent / "pipeline.json"
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 BATCH, CLASSES = 128, 100
 COSTS = (
@@ -50,6 +42,8 @@ COSTS = (
     ("autoaugment", "none"),
 )
 Batches = Iterator[tuple[Tensor, Tensor]]
+
+__all__ = ["BATCH", "CLASSES", "data", "measure", "ours", "trainer"]
 
 
 class PilImages(Dataset[tuple[Tensor, int]]):
@@ -184,7 +178,7 @@ def compare(
     for turn in range(turns + 1):
         for name, (batches, step) in sides.items():
             # What the workers prepared while the other side had its turn does not count.
-            images_per_second(batches, step, 4, device)
+            images_per_second(batches, step, min(4, count), device)
             measured = images_per_second(batches, step, count, device)
             if turn:  # the first warms up
                 speed[name].append(measured)
@@ -195,7 +189,7 @@ def compare(
         "augment": augment,
         "with": "training step" if train else "data only",
         **{name: round(numbers.median(values)) for name, values in speed.items()},
-        "ratio": numbers.quantiles(ratios, n=4),
+        "ratio": numbers.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3,
     }
 
 
@@ -244,49 +238,20 @@ def data() -> tuple[Split, str]:
     return Split(noise.to(torch.uint8), labels), "noise, as large as CIFAR-100-LT, ratio 100"
 
 
-def main() -> None:
-    """Print the tables, and keep them in ``benchmarks/pipeline.json``."""
-    parser = argparse.ArgumentParser(description="Compare pipelines for CIFAR and ResNet-32.")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--batches", type=int, default=20, help="of a turn")
-    options = parser.parse_args()
-    device = torch.device(options.device)
+def measure(*, quick: bool) -> dict[str, Any]:
+    """Time both pipelines, what a batch of ours costs, and the order of a large epoch."""
+    device = torch.device("cpu")
     split, described = data()
-    machine = {
-        "machine": platform.machine(),
-        "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
-        "threads": torch.get_num_threads(),
-        "torch": str(torch.__version__),
-        "python": platform.python_version(),
+    if quick:
+        row = compare(split, "crop-flip", device, train=True, turns=1, count=1)
+        return {"data": described, "throughput": [row]}
+    rows = [
+        compare(split, augment, device, train=train, turns=3, count=8)
+        for augment, train in (("crop-flip", True), ("crop-flip", False), ("autoaugment", True))
+    ]
+    return {
         "data": described,
-        "date": datetime.date.today().isoformat(),
+        "throughput": rows,
+        "cost": costs(split, device, 10),
+        "sampler_seconds": sampler_seconds(),
     }
-    print(", ".join(f"{name} {value}" for name, value in machine.items()))
-    print(f"{'augment':<14}{'':<16}{'published':>10}{'ours':>10} images/s   times (middle half)")
-    rows = []
-    for augment in ("crop-flip", "autoaugment"):
-        for train in (False, True):
-            turns, count = options.turns, options.batches
-            row = compare(split, augment, device, train=train, turns=turns, count=count)
-            rows.append(row)
-            low, median, high = row["ratio"]
-            print(
-                f"{augment:<14}{row['with']:<16}{row['published']:>10,}{row['ours']:>10,}"
-                f"{median:>17.2f} ({low:.2f} to {high:.2f})",
-                flush=True,
-            )
-    cost = costs(split, device, options.batches)
-    print(f"a step of batch {BATCH} takes {cost['step_ms']:.1f} ms; data, of that:")
-    for name, spent in cost["data_ms"].items():
-        print(f"  {name:<26}{spent:>8.2f} ms{100 * spent / cost['step_ms']:>8.2f} %")
-    orders = sampler_seconds()
-    print("order of 437,513 samples of 8,142 classes: ", end="")
-    print(", ".join(f"{kind} {spent:.3f} s" for kind, spent in orders.items()))
-    report = {"machine": machine, "throughput": rows, "cost": cost, "sampler_seconds": orders}
-    RESULTS.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    print(f"written to benchmarks/{RESULTS.name}")
-
-
-if __name__ == "__main__":
-    main()

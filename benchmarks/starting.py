@@ -40,7 +40,7 @@ def processor_seconds(program: str) -> float:
 def measure(*, quick: bool) -> dict[str, Any]:
     """Start each program in turns."""
     spent: dict[str, list[float]] = {name: [] for name in PROGRAMS}
-    for turn in range(2 if quick else 6):
+    for turn in range(2 if quick else 4):
         for name, program in PROGRAMS.items():
             took = processor_seconds(program)
             if turn:  # the first reads files from the disk

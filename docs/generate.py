@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from blocks import commands, loops, measured, methods, registries
+from blocks import commands, loops, measured, methods, registries, speed
 
 ROOT = Path(__file__).parent.parent
 MARKED = re.compile(r"(<!-- generated: ([a-z0-9-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -36,7 +36,14 @@ PARTS: dict[str, Callable[[], str]] = {
     "segmentation": loops.segmentation,
     "shared-flags": commands.shared_flags,
     "sources": registries.sources,
-    "streaming": measured.streaming,
+    "speed-criterion": speed.criterion,
+    "speed-ends": speed.ends,
+    "speed-linear": speed.linear,
+    "speed-pipeline": speed.pipeline,
+    "speed-starting": speed.starting,
+    "speed-statistics": speed.statistics,
+    "speed-targets": speed.targets,
+    "speed-training": speed.training,
     "suffixes": methods.suffixes,
     "tabular": loops.tabular,
     "topics": loops.topics,

@@ -75,29 +75,3 @@ def _items(names: Sequence[str]) -> str:
         drawn = f"![{item.title}](figures/{name}.svg)\n\n" if picture.exists() else ""
         parts.append(f"### {title}\n\n{drawn}{as_markdown(lines)}")
     return "\n".join(parts)
-
-
-def streaming() -> str:
-    """Return the cost of the criterion."""
-    report = json.loads((ROOT / "benchmarks/results.json").read_text(encoding="utf-8"))
-    rows = []
-    for row in report["streaming"]:
-        ratios = [
-            f"{row[name][1]:.2f} ({row[name][0]:.2f} to {row[name][2]:.2f})"
-            for name in ("criterion_ratio", "statistics_ratio")
-        ]
-        rows.append(
-            [
-                f"{row['classes']:,}",
-                row["batch"],
-                row["group_by"],
-                f"{row['cross_entropy_ms']:.2f} ms",
-                *ratios,
-                f"{row['state_mb']:.1f} MB",
-                f"{row['epoch_end_ms']:.1f} ms",
-            ]
-        )
-    header = ["classes", "batch", "grouping", "`F.cross_entropy`", "criterion", "with statistics",
-              "state", "epoch end"]  # fmt: skip
-    made = ", ".join(f"{name} {value}" for name, value in report["machine"].items())
-    return table(header, rows) + f"\nMeasured on: {made}.\n"
