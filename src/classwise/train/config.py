@@ -188,8 +188,8 @@ class RunConfig:
         eval_every: epochs between evaluations; the last epoch is always evaluated.
         device: cpu, cuda, mps or auto.
         devices: processes to train with.
-        threads: CPU threads of torch; auto is one for small models, whose steps are shorter than it
-            takes to wake another, and torch's own choice for the others.
+        threads: CPU threads of torch; auto is one for small models of small samples, whose steps
+            are shorter than it takes to wake another, and torch's own choice for the others.
         precision: 32-true or bf16-mixed; auto is bf16-mixed on a GPU that has it.
         track_bound: measure the class-dependent bound every twentieth of training, and not only at
             its end.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["by_torchrun", "run", "speaks"]
 
-_SMALL = ("small-cnn", "mlp")
+_SMALL, _FEW = ("small-cnn", "mlp"), 256
+"""Models, and numbers in a sample, whose steps are shorter than it takes to wake a thread."""
 
 _ANYWHERE = ("device", "devices", "threads")
 """Settings that a run may change when it goes on: they say where, not what."""
@@ -149,7 +151,10 @@ class _Job:
         if fabric.device.type == "cuda":
             torch.set_float32_matmul_precision("high")
             torch.backends.cudnn.benchmark = True
-        threads = self.config.threads or (1 if ready.config.model.model in _SMALL else None)
+        threads = self.config.threads
+        few = math.prod(ready.prepared.dataset.input_shape) <= _FEW
+        if threads is None and few and ready.config.model.model in _SMALL:
+            threads = 1
         if threads is not None:
             torch.set_num_threads(threads)
         with stop_requests(self.folder if fabric.world_size > 1 else None) as asked:
