@@ -38,7 +38,7 @@ $(OLDEST)/.installed: pyproject.toml
 test-oldest: $(OLDEST)/.installed  ## run the test-suite on the lowest supported torch
 	$(OLDEST)/bin/python -m pytest -n $(PYTEST_WORKERS)
 
-check: $(VENV)/.installed-check $(VENV)/.installed-test $(VENV)/.installed-docs  ## format, lint, types, import rules
+check: $(VENV)/.installed-check $(VENV)/.installed-test $(VENV)/.installed-docs $(VENV)/.installed-ray  ## format, lint, types, import rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright --warnings

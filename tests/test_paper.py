@@ -352,8 +352,9 @@ def test_studies_are_runs_beside_the_papers():
 
 
 def test_t0_moves_the_drops_of_the_rate():
-    panel = load("figure-2").panels[1]
-    for series in panel.series:
+    figure = load("figure-2")
+    assert isinstance(figure, Figure)
+    for series in figure.panels[1].series:
         for cell in series.cells:
             config = expand(cell)
             assert config.optim.schedule == "released-moved"
