@@ -74,6 +74,6 @@ def measure(*, quick: bool) -> dict[str, Any]:
         sizes = [(100, 128), (8_142, 256)]
         return {"eager": [eager(*size, 0.5, everything=False) for size in sizes]}
     return {
-        "eager": [eager(*size, 3.0, everything=True) for size in SIZES],
-        "compiled": [compiled(*size, 1.5) for size in SIZES],
+        "eager": [eager(*size, 2.5, everything=True) for size in SIZES],
+        "compiled": [compiled(*size, 1.0) for size in SIZES],
     }

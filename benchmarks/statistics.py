@@ -73,9 +73,26 @@ def per_batch(classes: int, batch: int, counts: list[int], budget: float) -> dic
         "classes": classes,
         "batch": batch,
         **found,
-        "state_mb": sum(t.numel() * t.element_size() for _, t in state.tensors()) / 1e6,
+        "state_mb": megabytes(state),
         "bank_mb": bank_bytes(counts) / 1e6,
     }
+
+
+def huge(classes: int, batch: int, budget: float) -> dict[str, Any]:
+    """Time the statistics of a batch of so many classes that a bank is out of the question."""
+    logits, target = batch_of(classes, batch)
+    log_probs, state = F.log_softmax(logits, dim=1), empty_bins(classes)
+    calls = {
+        "one pass": lambda: log_probs.amax(1),
+        "bins": lambda: update_bins(state, logits, target, log_probs=log_probs),
+    }
+    found = interleaved(calls, budget=budget, least=3, warm=1)
+    return {"classes": classes, "batch": batch, **found, "state_mb": megabytes(state)}
+
+
+def megabytes(state: BinState) -> float:
+    """Return what the sums hold."""
+    return sum(t.numel() * t.element_size() for _, t in state.tensors()) / 1e6
 
 
 def per_estimation(classes: int, samples: int, budget: float, *, least: int = 1) -> dict[str, Any]:
@@ -131,4 +148,4 @@ def measure(*, quick: bool) -> dict[str, Any]:
         return {"batch": batches, "estimation": [per_estimation(500, 20_000, 1.0, least=3)]}
     batches.insert(0, per_batch(100, 128, small, 5.0))
     ends = [per_estimation(100, 10_847, 1.0, least=3), per_estimation(8_142, 437_513, 1.0)]
-    return {"batch": batches, "estimation": ends}
+    return {"batch": batches, "huge": huge(100_000, 256, 2.0), "estimation": ends}

@@ -161,5 +161,5 @@ def measure(*, quick: bool) -> dict[str, Any]:
         "operators": by_operator(step, 2 if quick else 8),
     }
     if not quick:
-        result["variants"] = variants(12.0)
+        result["variants"] = variants(8.0)
     return result

@@ -66,7 +66,14 @@ def statistics() -> str:
         for row in found["estimation"]
     ]
     at_end = ["classes", "samples", "`released`", "`stable`", "bank", "slopes differ by"]
-    return f"{table(header, batches)}\nAn estimation of all slopes:\n\n{table(at_end, ends)}"
+    huge = found["huge"]
+    more = (
+        f"With {huge['classes']:,} classes and batch {huge['batch']} a batch takes "
+        f"{_ms(huge['ms']['bins'])}, {huge['ratio']['bins'][1]:.1f} times one pass, and the state "
+        f"{huge['state_mb']:.0f} MB."
+    )
+    then = "An estimation of all slopes:"
+    return f"{table(header, batches)}\n{more}\n\n{then}\n\n{table(at_end, ends)}"
 
 
 def criterion() -> str:
