@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from classwise._checks import (
@@ -34,9 +35,9 @@ from classwise.phases import Phase, epoch_of
 from classwise.recipes import Recipe
 from classwise.stats.bins import (
     BinTable,
+    add_checked,
     bin_table,
     empty_bins,
-    update_bins,
     update_bins_with_predictions,
 )
 from classwise.stats.shots import shots
@@ -420,14 +421,15 @@ class Criterion(Resumes):
             logits, log_probs = scores.adjusted.detach(), scores.log_probs.detach()
         else:
             # A cosine head's output is logits only once it is scaled.
-            logits, log_probs = scores.logits.detach() * self._logit_scale, None
-        update_bins(
+            logits = scores.logits.detach() * self._logit_scale
+            log_probs = F.log_softmax(logits, dim=1)
+        add_checked(
             self.statistics(),
             logits,
             target,
+            log_probs,
             group_by=self.slope_config.group_by,
             ignore_index=self.ignore_index,
-            log_probs=log_probs,
         )
 
     def _settings(self) -> dict[str, str]:

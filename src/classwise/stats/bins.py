@@ -31,6 +31,7 @@ __all__ = [
     "GROUPINGS",
     "BinState",
     "BinTable",
+    "add_checked",
     "bin_table",
     "empty_bins",
     "update_bins",
@@ -175,6 +176,20 @@ def update_bins(
     target = tensor_of_target(target, logits, ignore_index)
     if log_probs is None:
         log_probs = F.log_softmax(logits, dim=1)
+    add_checked(state, logits, target, log_probs, group_by=group_by, ignore_index=ignore_index)
+
+
+@torch.no_grad()
+def add_checked(
+    state: BinState,
+    logits: Tensor,
+    target: Tensor,
+    log_probs: Tensor,
+    *,
+    group_by: str,
+    ignore_index: int,
+) -> None:
+    """Add a batch that somebody has checked; as ``update_bins``, in float32 or wider."""
     soft = target.to(logits.dtype) if target.is_floating_point() else None
     label = target.argmax(1) if soft is not None else target
     best, predicted = largest(log_probs)
