@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +56,18 @@ def assert_same(a: Path, b: Path) -> None:
 
 def timeless(row: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in row.items() if k not in ("seconds", "images_per_second")}
+
+
+class StopAt(Silent):
+    """Interrupts training after so many steps in all."""
+
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+
+    def step(self, epoch: int, done: int, of: int) -> None:
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def cifar_like(path: Path, each: int = 12) -> str:

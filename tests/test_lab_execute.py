@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
-import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from lab_runs import assert_same, config, plan_of, timeless
+from lab_runs import StopAt, assert_same, config, plan_of, timeless
 from torch.nn import functional
 
 from classwise.errors import ArgumentError, StateError
@@ -38,18 +36,6 @@ class Told(Silent):
 
     def begin(self, setup: Setup, first: int, stop: int) -> None:
         self.begun.append((first, stop))
-
-
-class StopAfter(Silent):
-    """Asks to stop after so many steps, as Ctrl-C does."""
-
-    def __init__(self, steps: int) -> None:
-        self.left = steps
-
-    def step(self, epoch: int, done: int, of: int) -> None:
-        self.left -= 1
-        if self.left == 0:
-            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def assert_same_state(ours: Any, theirs: Any, where: str = "state") -> None:
@@ -151,7 +137,7 @@ def test_interrupted_again_and_again_it_goes_on(plan, root, tmp_path):
     few, said = plan_of("cvs", "cvs+adrw", "ce+adrw"), []
     # An epoch has 7 steps, a phase 14, all five phases 70: after 14, 28, 42 and 56 one ends.
     for steps in (3, 4, 7, 5, 9, 14, 11, 3, 10, 99):
-        stop = StopAfter(steps)
+        stop = StopAt(steps)
         try:
             execute(few, Store(tmp_path), observer_for=lambda node, stop=stop: stop)
         except Interrupted as error:
@@ -177,7 +163,7 @@ def test_dropout_draws_the_same_after_an_interruption_and_over_a_fork(tmp_path, 
     monkeypatch.setitem(MODELS, "dropping", spec)
     plan = plan_of("ce", "cvs+adrw", model="dropping")
     for steps in (3, 4, 9, 2, 99):
-        stop = StopAfter(steps)
+        stop = StopAt(steps)
         with contextlib.suppress(Interrupted):
             execute(plan, Store(tmp_path / "store"), observer_for=lambda node, stop=stop: stop)
         torch.rand(steps)  # another process would stand elsewhere in its stream

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from lab_runs import StopAt, assert_same
 from safetensors.torch import load_file
 from torch import nn
 
@@ -23,7 +23,6 @@ from classwise.train.checkpoint import load_state, save_state, verify_done, writ
 from classwise.train.config import RunConfig, with_values
 from classwise.train.evaluate import evaluate
 from classwise.train.launch import run
-from classwise.train.observe import Silent
 from classwise.train.record import read_run
 from classwise.train.setup import make_model, setup
 from classwise.train.stopping import Interrupted
@@ -37,37 +36,6 @@ def config(**values: object) -> RunConfig:
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
-
-
-def assert_same(a: Path, b: Path) -> None:
-    """Bit for bit: weights, and everything measured but time."""
-    first, second = weights(a), weights(b)
-    assert first.keys() == second.keys()
-    assert all(torch.equal(first[name], second[name]) for name in first)
-    timeless = [
-        [
-            {k: v for k, v in row.items() if k not in ("seconds", "images_per_second")}
-            for row in rows
-        ]
-        for rows in (read_run(a).epochs, read_run(b).epochs)
-    ]
-    assert timeless[0] == timeless[1]
-    finals = [read_run(folder).tensors for folder in (a, b)]
-    assert finals[0].keys() == finals[1].keys()
-    for name in finals[0]:
-        torch.testing.assert_close(finals[0][name], finals[1][name], rtol=0, atol=0, equal_nan=True)
-
-
-class StopAt(Silent):
-    """Interrupts training after so many steps in all."""
-
-    def __init__(self, steps: int) -> None:
-        self.left = steps
-
-    def step(self, epoch: int, done: int, of: int) -> None:
-        self.left -= 1
-        if self.left == 0:
-            os.kill(os.getpid(), signal.SIGTERM)
 
 
 @pytest.mark.parametrize("method", ["cvs+adrw", "ldam+drw", "ib"])
